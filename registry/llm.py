@@ -1,0 +1,447 @@
+"""The one way to a model: prepare, reserve, gate, send, settle, record, for every call of every kind.
+
+An adapter knows its provider and nothing else; what all calls share stands here once.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final, Protocol
+
+from .clock import SYSTEM_CLOCK, Clock
+from .context import Caller, caller
+from .errors import (
+    ContentFilterError,
+    LLMConnectionError,
+    LLMError,
+    LLMTimeoutError,
+    RefusalError,
+    UsageError,
+)
+from .messages import LLMResult, Message, StreamChunk, Usage
+from .prices import Price
+
+ABILITIES = ("tool_call", "tool_choice", "json_mode", "json_schema", "streaming", "vision", "thinking")
+
+
+class Abilities(dict[str, bool]):
+    """What a model can do: tool_call, tool_choice, json_mode, json_schema, streaming, vision, thinking.
+
+    Missing ones are False; an unknown name is a UsageError.
+    """
+
+    def __init__(self, **abilities: bool) -> None:
+        if unknown := sorted(set(abilities) - set(ABILITIES)):
+            raise UsageError(f"unknown abilities {', '.join(unknown)}: there are {', '.join(ABILITIES)}")
+        super().__init__({name: bool(abilities.get(name, False)) for name in ABILITIES})
+
+
+class _Inherit:
+    def __repr__(self) -> str:
+        return "INHERIT"
+
+
+INHERIT: Final = _Inherit()
+"""`reasoning_effort=INHERIT`: what the model was configured with. None: reasoning off, where the provider can."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """What a model is told of a tool: name, description and the JSON Schema of its arguments."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One call, neutral of any provider. `tool_choice`: None, auto, none, required, or {"name": tool}."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    tool_choice: str | Mapping[str, Any] | None = None
+    response_format: Mapping[str, Any] | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    reasoning_effort: str | None | _Inherit = INHERIT
+    stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A call ready to be sent: the body's bytes, the output tokens it asks for at most (None: no limit is sent),
+    and the tools' names as sent, mapped to the real ones. `extra` is the adapter's own."""
+
+    request: ChatRequest
+    body: bytes
+    output_bound: int | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    extra: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """What one try of a call came to. Exactly one of `result` and `error` is set; `usage` None means unknown."""
+
+    caller: Caller
+    model_name: str
+    model_id: str
+    request: ChatRequest
+    result: LLMResult | None
+    error: LLMError | None
+    usage: Usage | None
+    attempt: int
+    started_at: float
+    elapsed: float
+
+
+class Scope(Protocol):
+    """What a job wants to know and to say about its calls: the budget's and the ledger's place."""
+
+    async def reserve(self, llm: LLM, prepared: Prepared) -> Prepared:
+        """Sets aside what the call may cost at most; may lower its output bound; raises BudgetExceededError."""
+
+    async def record(self, record: CallRecord) -> None:
+        """Takes note of a try, paid for or not, before its result is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Tries per call, the cap of one wait and the limit of all waits and tries together, in seconds."""
+
+    tries: int = 6
+    wait_cap: float = 60.0
+    total: float = 300.0
+    first_wait: float = 0.5
+
+    def wait(self, attempt: int, error: LLMError, rng: random.Random) -> float:
+        """Seconds to wait after try number `attempt` (1 is the first): what the provider asks, else doubling; with
+        jitter on top so that callers refused together don't come back together."""
+        base = error.retry_after if error.retry_after is not None else self.first_wait * 2 ** (attempt - 1)
+        base = min(base, self.wait_cap)
+        return base + rng.uniform(0, max(0.25, base / 2))
+
+
+class Gate(Protocol):
+    """Admission to a provider, shared by all callers of one provider, key and model."""
+
+    def enter(self, llm: LLM, prepared: Prepared) -> AbstractAsyncContextManager[object]:
+        """Waits for a place; leaving gives it back."""
+
+
+class OpenGate:
+    """Lets everybody through."""
+
+    def enter(self, llm: LLM, prepared: Prepared) -> AbstractAsyncContextManager[object]:
+        """No wait."""
+        return nullcontext()
+
+
+class LLM(ABC):
+    """A model behind a provider. Adapters fill in `prepare`, `send`, `parse`, `open_stream`, and `learn`.
+
+    `context_size` and `max_output_tokens` are tokens, None where unknown. `price` None means unknown.
+    """
+
+    dialect: ClassVar[str] = "neutral"
+
+    def __init__(
+        self,
+        model_id: str,
+        *,
+        abilities: Mapping[str, bool] | None = None,
+        context_size: int | None = None,
+        max_output_tokens: int | None = None,
+        price: Price | None = None,
+        retry: RetryPolicy | None = None,
+        gate: Gate | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        name: str | None = None,
+    ) -> None:
+        self.model_id = model_id
+        self.name = name or model_id
+        self.context_size = context_size
+        self.max_output_tokens = max_output_tokens
+        self.price = price
+        self.retry = retry or RetryPolicy()
+        self.gate: Gate = gate or OpenGate()
+        self.clock = clock
+        self.scope: Scope | None = None
+        self._abilities = Abilities(**dict(abilities or {}))
+        self._refused: set[str] = set()
+        self._random = random.Random()
+
+    @property
+    def abilities(self) -> Mapping[str, bool]:
+        """What the model can do, less what the server has refused so far."""
+        if not self._refused:
+            return self._abilities
+        return {name: known and name not in self._refused for name, known in self._abilities.items()}
+
+    def refuse(self, ability: str) -> None:
+        """Remembers, for all users of this model, that the server refuses an ability."""
+        self._refused.add(ability)
+
+    def scoped(self, scope: Scope) -> LLM:
+        """The same model, its calls bound to a job's budget and ledger. The client and all it learned are shared."""
+        twin = copy.copy(self)
+        twin.scope = scope
+        return twin
+
+    async def aclose(self) -> None:  # noqa: B027 - nothing to close here
+        """Closes the running loop's client, where there is one."""
+
+    # What an adapter knows of its provider
+
+    @abstractmethod
+    def prepare(self, request: ChatRequest) -> Prepared:
+        """Makes the body; raises UsageError for what the provider can't be asked."""
+
+    @abstractmethod
+    async def send(self, prepared: Prepared) -> Any:
+        """One HTTP exchange; raises the matching LLMError."""
+
+    @abstractmethod
+    def parse(self, reply: Any, prepared: Prepared) -> LLMResult:
+        """Reads a reply. Refusals and filtered answers come back as finish reasons."""
+
+    @abstractmethod
+    def open_stream(self, prepared: Prepared) -> AsyncIterator[StreamChunk]:
+        """Streams a reply; the last chunk has the result. A stream without a finish reason is an LLMConnectionError."""
+
+    def learn(self, error: LLMError, prepared: Prepared) -> bool:
+        """Whether the error taught something that makes the same request worth one immediate new try."""
+        return False
+
+    # What callers use
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Any = None,
+        tool_choice: Any = None,
+        response_format: Mapping[str, Any] | None = None,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+        reasoning_effort: Any = INHERIT,
+    ) -> LLMResult:
+        """One turn of the model.
+
+        `tools`: Tool objects, a ToolRegistry, or dicts with name, description and parameters. Raises LLMError and its
+        kinds; RefusalError and ContentFilterError among them.
+        """
+        request = self._request(
+            messages, tools, tool_choice, response_format, temperature, max_tokens, reasoning_effort, stream=False
+        )
+        attempt, learned, deadline = 1, 0, self.clock.monotonic() + self.retry.total
+        while True:
+            try:
+                return await self._try(request, attempt)
+            except LLMError as error:
+                learned, wait = self._next_try(error, request, attempt, learned, deadline)
+            if wait is not None:
+                await self.clock.sleep(wait)
+                attempt += 1
+
+    async def stream_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Any = None,
+        tool_choice: Any = None,
+        response_format: Mapping[str, Any] | None = None,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+        reasoning_effort: Any = INHERIT,
+    ) -> AsyncIterator[StreamChunk]:
+        """One turn of the model, piece by piece; the last chunk carries the result.
+
+        When a try breaks off after text was handed on, a chunk with `reset` says that it is void before the next try.
+        Raises as `chat` does.
+        """
+        request = self._request(
+            messages, tools, tool_choice, response_format, temperature, max_tokens, reasoning_effort, stream=True
+        )
+        attempt, learned, deadline = 1, 0, self.clock.monotonic() + self.retry.total
+        while True:
+            handed_on = False
+            try:
+                async with aclosing(self._stream(request, attempt)) as chunks:
+                    async for chunk in chunks:
+                        handed_on = handed_on or bool(chunk.text or chunk.reasoning)
+                        yield chunk
+                return
+            except LLMError as error:
+                learned, wait = self._next_try(error, request, attempt, learned, deadline)
+            if handed_on:
+                yield StreamChunk(reset=True)
+            if wait is not None:
+                await self.clock.sleep(wait)
+                attempt += 1
+
+    # The template
+
+    def _request(
+        self,
+        messages: Sequence[Message],
+        tools: Any,
+        tool_choice: Any,
+        response_format: Mapping[str, Any] | None,
+        temperature: float | None,
+        max_tokens: int | None,
+        reasoning_effort: Any,
+        *,
+        stream: bool,
+    ) -> ChatRequest:
+        if max_tokens is None:
+            max_tokens = self.max_output_tokens
+        elif self.max_output_tokens is not None:
+            max_tokens = min(max_tokens, self.max_output_tokens)
+        return ChatRequest(
+            tuple(messages),
+            tool_specs(tools),
+            _tool_choice(tool_choice),
+            response_format,
+            temperature,
+            max_tokens,
+            reasoning_effort,
+            stream,
+        )
+
+    async def _try(self, request: ChatRequest, attempt: int) -> LLMResult:
+        prepared = await self._reserved(request)
+        started, clock0 = self.clock.time(), self.clock.monotonic()
+        try:
+            async with self.gate.enter(self, prepared):
+                reply = await self.send(prepared)
+            result = self._settled(self.parse(reply, prepared), prepared)
+        except LLMError as error:
+            await self._record(request, None, error, attempt, started, clock0)
+            raise
+        await self._record(request, result, None, attempt, started, clock0)
+        return _usable(result)
+
+    async def _stream(self, request: ChatRequest, attempt: int) -> AsyncIterator[StreamChunk]:
+        prepared = await self._reserved(request)
+        started, clock0 = self.clock.time(), self.clock.monotonic()
+        result: LLMResult | None = None
+        try:
+            async with self.gate.enter(self, prepared), aclosing(self.open_stream(prepared)) as chunks:  # type: ignore[type-var]
+                async for chunk in chunks:
+                    if chunk.result is None:
+                        yield chunk
+                    else:
+                        result = self._settled(chunk.result, prepared)
+                        if chunk.text or chunk.reasoning:
+                            yield StreamChunk(chunk.text, chunk.reasoning)
+            if result is None:
+                raise LLMConnectionError("the stream ended before the model had finished")
+        except LLMError as error:
+            await self._record(request, None, error, attempt, started, clock0)
+            raise
+        await self._record(request, result, None, attempt, started, clock0)
+        yield StreamChunk(result=_usable(result))
+
+    async def _reserved(self, request: ChatRequest) -> Prepared:
+        prepared = self.prepare(request)
+        return await self.scope.reserve(self, prepared) if self.scope is not None else prepared
+
+    def _settled(self, result: LLMResult, prepared: Prepared) -> LLMResult:
+        """Adds the cost, and calls a reply cut that reached the output limit exactly, whatever the server says."""
+        usage, finish = result.usage, result.finish_reason
+        if usage is not None and usage.cost is None and self.price is not None:
+            usage = replace(usage, cost=self.price.cost(usage), unpriced_calls=0)
+        bound = prepared.output_bound
+        if usage is not None and bound and usage.output_tokens >= bound and finish in ("stop", "tool_calls"):
+            finish = "length"
+        return replace(result, usage=usage, finish_reason=finish)
+
+    def _next_try(
+        self, error: LLMError, request: ChatRequest, attempt: int, learned: int, deadline: float
+    ) -> tuple[int, float | None]:
+        """How often we learned, and the seconds to wait before the next try (None: at once). Raises the error
+        when there is none."""
+        if learned < MAX_LESSONS and self.learn(error, self.prepare(request)):
+            return learned + 1, None
+        if not error.retryable or attempt >= self.retry.tries:
+            raise error
+        wait = self.retry.wait(attempt, error, self._random)
+        if self.clock.monotonic() + wait > deadline:
+            raise error
+        return learned, wait
+
+    async def _record(
+        self,
+        request: ChatRequest,
+        result: LLMResult | None,
+        error: LLMError | None,
+        attempt: int,
+        started: float,
+        clock0: float,
+    ) -> None:
+        if self.scope is None:
+            return
+        usage = result.usage if result is not None else _failed_usage(error)
+        elapsed = self.clock.monotonic() - clock0
+        await self.scope.record(
+            CallRecord(
+                caller(), self.name, self.model_id, request, result, error, usage, attempt, started, elapsed
+            )
+        )
+
+
+MAX_LESSONS = 4
+"""Refused parameters a call may drop or rename before the refusal stands."""
+
+
+def _failed_usage(error: LLMError | None) -> Usage | None:
+    """What a failed try cost: what the provider said; unknown where it may have worked unseen; else nothing."""
+    if error is not None and error.usage is not None:
+        usage: Usage = error.usage
+        return usage
+    return None if isinstance(error, LLMConnectionError | LLMTimeoutError) else Usage.zero()
+
+
+def _usable(result: LLMResult) -> LLMResult:
+    if result.finish_reason == "refusal":
+        raise RefusalError(result.message.content, usage=result.usage)
+    if result.finish_reason == "content_filter":
+        raise ContentFilterError(result.message.content, usage=result.usage)
+    return result
+
+
+def tool_specs(tools: Any) -> tuple[ToolSpec, ...]:
+    """Tools in any accepted form as what a model is told of them."""
+    specs = []
+    for tool in tools or ():
+        if isinstance(tool, ToolSpec):
+            specs.append(tool)
+        elif isinstance(tool, Mapping):
+            inner = tool.get("function", tool)
+            specs.append(
+                ToolSpec(
+                    inner["name"],
+                    inner.get("description", ""),
+                    inner.get("parameters") or {"type": "object", "properties": {}},
+                )
+            )
+        else:
+            specs.append(tool.spec)
+    return tuple(specs)
+
+
+def _tool_choice(choice: Any) -> str | Mapping[str, Any] | None:
+    if choice is None or choice in ("auto", "none", "required"):
+        return choice  # type: ignore[no-any-return]
+    if isinstance(choice, Mapping):
+        name = choice.get("name") or choice.get("function", {}).get("name")
+        if name:
+            return {"name": name}
+    raise UsageError(f'tool_choice {choice!r} is none of None, "auto", "none", "required", {{"name": TOOL}}')
