@@ -128,6 +128,15 @@ class RetryPolicy:
         return base + rng.uniform(0, max(0.25, base / 2))
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a provider allows for one key and model: calls at once, requests and tokens per minute; None: no limit."""
+
+    concurrency: int | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+
+
 class Gate(Protocol):
     """Admission to a provider, shared by all callers of one provider, key and model."""
 
@@ -169,6 +178,7 @@ class LLM(ABC):
         self.context_size = context_size
         self.max_output_tokens = max_output_tokens
         self.price = price
+        self.limits = Limits()
         self.retry = retry or RetryPolicy()
         self.gate: Gate = gate or OpenGate()
         self.clock = clock
@@ -187,6 +197,10 @@ class LLM(ABC):
     def refuse(self, ability: str) -> None:
         """Remembers, for all users of this model, that the server refuses an ability."""
         self._refused.add(ability)
+
+    def refuses(self, ability: str) -> bool:
+        """Whether the server has refused this ability."""
+        return ability in self._refused
 
     def scoped(self, scope: Scope) -> LLM:
         """The same model, its calls bound to a job's budget and ledger. The client and all it learned are shared."""
