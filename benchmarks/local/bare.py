@@ -1,0 +1,91 @@
+"""The arm to compare with: a plain loop with a good prompt. No constraint, no repair; json.loads and nothing else."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from typing import Any
+
+from common import MAX_TURNS, PEOPLE_AND_CITIES, PLAN_TOKENS, TURN_TOKENS, Record, calculator, lookup, strict_plan
+
+PLAN_SYSTEM = """\
+You are a planner. Split the user's goal into 2 to 6 small steps that form a DAG.
+Answer with one JSON object only, no other text and no code fence:
+{"steps":[{"id":"s1","task":"...","dependencies":[],"tool_hint":"lookup","model_hint":null}, ...]}.
+"dependencies" lists the ids of earlier steps whose result the step needs; steps that need nothing have [].
+"tool_hint" is one of: "calculator" (arithmetic), "lookup" (facts about people and cities), null (thinking or writing).
+"model_hint" is "fast" for easy steps, null for ordinary ones, "reasoning" for hard ones."""
+
+REACT_SYSTEM = f"""\
+Answer the question step by step. Tools: calculator(expression) evaluates arithmetic; \
+lookup(name) gives facts about {PEOPLE_AND_CITIES}.
+Each turn answer with one JSON object only, no other text and no code fence: \
+{{"thought":"...","action":"calculator|lookup|final","input":"..."}}.
+The input is an arithmetic expression, one name, or (for final) the full answer to the question. \
+I then reply with Observation."""
+
+TOOLS = {"calculator": calculator, "lookup": lookup}
+
+
+class Model:
+    """One request at a time, plain HTTP; a reply that is known already isn't asked for again."""
+
+    def __init__(self, base_url: str, record: Record) -> None:
+        self.base_url, self.record = base_url, record
+
+    def reply(self, messages: list[dict[str, str]], max_tokens: int) -> str:
+        """The text of the model's turn."""
+        body = {"model": "local", "messages": messages, "temperature": 0, "max_tokens": max_tokens}
+        if known := self.record.known(body):
+            return str(known["raw"])
+        started = time.monotonic()
+        request = urllib.request.Request(
+            self.base_url + "/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=900) as response:
+            data = json.load(response)
+        choice = data["choices"][0]
+        line = self.record.keep(
+            body,
+            raw=choice["message"]["content"] or "",
+            finish=choice["finish_reason"],
+            usage=data.get("usage"),
+            seconds=round(time.monotonic() - started, 1),
+        )
+        return str(line["raw"])
+
+
+def plan(goal: dict[str, Any], model: Model) -> dict[str, Any]:
+    """One reply, read strictly."""
+    messages = [{"role": "system", "content": PLAN_SYSTEM}, {"role": "user", "content": "Goal: " + goal["goal"]}]
+    raw = model.reply(messages, PLAN_TOKENS)
+    try:
+        error = strict_plan(json.loads(raw))
+    except ValueError:
+        error = "not JSON"
+    return {"raw": raw, "valid": error is None, "error": error}
+
+
+def question(row: dict[str, Any], model: Model) -> dict[str, Any]:
+    """The loop: a turn that can't be read ends the run."""
+    messages = [
+        {"role": "system", "content": REACT_SYSTEM},
+        {"role": "user", "content": "Question: " + row["question"]},
+    ]
+    for _ in range(MAX_TURNS):
+        raw = model.reply(messages, TURN_TOKENS)
+        try:
+            turn = json.loads(raw)
+            action, text = turn["action"], str(turn["input"])
+        except (ValueError, KeyError, TypeError):
+            return {"answer": None, "error": "unreadable turn", "raw": raw}
+        if action == "final":
+            return {"answer": text, "error": None}
+        tool = TOOLS.get(action) if isinstance(action, str) else None
+        observation = tool(text) if tool else f"Error: there is no action {action!r}"
+        messages += [
+            {"role": "assistant", "content": raw},
+            {"role": "user", "content": "Observation: " + observation},
+        ]
+    return {"answer": None, "error": "turn limit"}
