@@ -36,8 +36,8 @@ def cut_end(text: str, limit: int, mark: str = " …") -> str:
 
 def clean(text: str) -> str:
     """The text without what can't travel: half surrogates become the replacement character, NUL goes."""
-    if not text.isascii():
-        text = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace") if _half_surrogate(text) else text
+    if not text.isascii() and _half_surrogate(text):  # by way of UTF-16, which joins halves that belong together
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text.replace("\x00", "") if "\x00" in text else text
 
 
