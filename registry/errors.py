@@ -36,6 +36,21 @@ class ConfigError(DagwrightError):
     code = "configuration"
 
 
+class NoModelError(ConfigError):
+    """There is no model to call."""
+
+    code = "no_model"
+
+
+class UnknownModelError(UsageError, KeyError):
+    """No model has this name or role."""
+
+    code = "unknown_model"
+
+    def __str__(self) -> str:  # KeyError would show the text as a repr
+        return str(self.args[0]) if self.args else ""
+
+
 class LLMError(DagwrightError):
     """The provider answered with an error.
 

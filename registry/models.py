@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
-from .errors import ConfigError, UsageError
+from .errors import NoModelError, UnknownModelError, UsageError
 from .llm import LLM, Scope
 
 if TYPE_CHECKING:
-    from .local import Demo
+    from .providers import Demo, ModelEntry
 
 GENERAL = "general"
 ROLES: Mapping[str, str] = {
@@ -34,21 +34,6 @@ OFFERED = ("fast", "reasoning")
 """Hints a planner is always told of: where no model has the role, another one stands in."""
 
 
-class NoModelError(ConfigError):
-    """There is no model to call."""
-
-    code = "no_model"
-
-
-class UnknownModelError(UsageError, KeyError):
-    """No model has this name or role."""
-
-    code = "unknown_model"
-
-    def __str__(self) -> str:  # KeyError would show the text as a repr
-        return str(self.args[0]) if self.args else ""
-
-
 class ModelRegistry:
     """Named models with roles. The first one registered for a role has it; the first `general` one is the default.
 
@@ -67,9 +52,9 @@ class ModelRegistry:
 
         Raises ConfigError, which names file, table and key of a mistake and what would be right.
         """
-        from .config import read_models  # noqa: PLC0415 - config builds on this module
+        from .models_toml import read_models  # noqa: PLC0415 - on first use
 
-        return read_models(path, env=os.environ if env is None else env)
+        return cls._of(read_models(path, env=os.environ if env is None else env))
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None, *, demo: Demo | None = None) -> ModelRegistry:
@@ -79,9 +64,16 @@ class ModelRegistry:
         Does I/O: it may ask the named or a local server which models it has. Raises NoModelError, whose text says
         what to set, and ConfigError where variables contradict each other.
         """
-        from .environment import models_from_env  # noqa: PLC0415 - builds on this module
+        from .environment import models_from_env  # noqa: PLC0415 - on first use
 
-        return models_from_env(os.environ if env is None else env, demo=demo)
+        return cls._of(models_from_env(os.environ if env is None else env, demo=demo))
+
+    @classmethod
+    def _of(cls, entries: Iterable[ModelEntry]) -> ModelRegistry:
+        registry = cls()
+        for entry in entries:
+            registry.register(entry.name, entry.llm, entry.roles, entry.fallbacks, origin=entry.origin)
+        return registry
 
     def register(
         self,
