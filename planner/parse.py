@@ -11,7 +11,7 @@ from typing import Any
 from registry.text import clean
 
 from .checks import PlanError, Problem, dependency_problems, quoted, unknown_dependency
-from .plan import ON_FAILURE, Plan, PlanStep
+from .plan import ON_FAILURE, OnFailure, Plan, PlanStep
 from .repairs import (
     MAX_DEPTH,
     MAX_ID_CHARS,
@@ -40,7 +40,7 @@ _GENERAL = frozenset({"general", "default"})
 """Model hints that say what no hint says too."""
 
 
-def parse_plan(
+def parse_plan(  # noqa: PLR0913 - the public signature; all but the first have defaults
     value: Any,
     *,
     tools: Iterable[str] | None = None,
@@ -86,8 +86,8 @@ class _Reader:
 
     def read(self, value: Any, goal: str) -> Plan:
         raw_steps = self._raw_steps(value)
-        drafts = [self._fields(step, at) for at, step in enumerate(raw_steps, 1)]
-        drafts = [draft for draft in drafts if draft is not None]
+        read = (self._fields(step, at) for at, step in enumerate(raw_steps, 1))
+        drafts = [draft for draft in read if draft is not None]
         references = References([*(draft["id"] for draft in drafts if draft["id"]), *self.kept])
         steps = [step for step in (self._step(draft, references) for draft in drafts) if not self._repeats_kept(step)]
         self._check_ids(steps)
@@ -199,23 +199,24 @@ class _Reader:
 
     def _step(self, draft: Mapping[str, Any], references: References) -> PlanStep:
         name = draft["name"]
-        on_failure = draft.get("on_failure")
-        if is_nothing(on_failure):
-            on_failure = "skip_dependents"
-        else:
-            word = re.sub(r"[\s\-]+", "_", str(scalar_text(on_failure) or describe(on_failure))).casefold()
-            if word not in ON_FAILURE:
-                self.warnings.append(f"unknown_on_failure:{word[:MAX_ID_CHARS]}")
-                word = "skip_dependents"
-            on_failure = word
         return PlanStep(
             draft["id"] or name,
             draft["task"],
             self._dependencies(draft.get("dependencies"), name, references),
             self._hint(draft.get("tool_hint"), self.tools, "tool", name),
             self._hint(draft.get("model_hint"), self.models, "model", name),
-            on_failure,
+            self._on_failure(draft.get("on_failure")),
         )
+
+    def _on_failure(self, value: Any) -> OnFailure:
+        if is_nothing(value):
+            return "skip_dependents"
+        written = scalar_text(value) or describe(value)
+        for known in ON_FAILURE:
+            if squeeze(known) == squeeze(written):
+                return known
+        self.warnings.append(f"unknown_on_failure:{written[:MAX_ID_CHARS]}")
+        return "skip_dependents"
 
     # Dependencies
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 OnFailure = Literal["skip_dependents", "continue", "fail_fast"]
 LABEL_CHARS = 80
-ON_FAILURE: tuple[str, ...] = get_args(OnFailure)
+ON_FAILURE: tuple[OnFailure, ...] = get_args(OnFailure)
 
 
 @dataclass(frozen=True, slots=True)
