@@ -128,7 +128,7 @@ async def install(
     except OSError as error:
         raise DemoInstallError(f"the demonstration model could not be written: {error}") from error
     shutil.rmtree(paths.parts, ignore_errors=True)
-    shutil.copyfile(Path(__file__).with_name("NOTICE"), paths.root / "NOTICE")
+    shutil.copyfile(Path(__file__).with_name("NOTICE.txt"), paths.root / "NOTICE")
     progress("installed", 1.0)
     return paths.model
 
