@@ -112,7 +112,9 @@ class HookRegistry:
                 outcome = await _run(hook, ctx)
             except Exception as error:  # noqa: BLE001 - a guard that fails must not let the call through
                 log.warning("hook_failed", hook=_name(hook), error=str(error) or type(error).__name__)
-                return Verdict(ctx, f"the guard {_name(hook)!r} failed: {str(error) or type(error).__name__}", tuple(notes))
+                return Verdict(
+                    ctx, f"the guard {_name(hook)!r} failed: {str(error) or type(error).__name__}", tuple(notes)
+                )
             if outcome is None:
                 continue
             notes += outcome.side_effects

@@ -23,7 +23,12 @@ BAD_REPLY_CHARS = 500
 """How much of a bad reply goes back with the retry: enough to see what was wrong, too little to blow up the prompt."""
 
 _MECHANISMS: Mapping[str, Sequence[tuple[str, str]]] = {
-    NATIVE: (("tool_choice", "tool_choice"), ("tool", "tool_call"), ("function", "tool_call"), ("thinking", "tool_choice")),
+    NATIVE: (
+        ("tool_choice", "tool_choice"),
+        ("tool", "tool_call"),
+        ("function", "tool_call"),
+        ("thinking", "tool_choice"),
+    ),
     JSON_MODE: (("json_schema", "json_schema"), ("response_format", "json_mode"), ("json", "json_mode")),
     PLAIN_TEXT: (),
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import random
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Protocol
@@ -226,7 +226,7 @@ class LLM(ABC):
         """Reads a reply. Refusals and filtered answers come back as finish reasons."""
 
     @abstractmethod
-    def open_stream(self, prepared: Prepared) -> AsyncIterator[StreamChunk]:
+    def open_stream(self, prepared: Prepared) -> AsyncGenerator[StreamChunk, None]:
         """Streams a reply; the last chunk has the result. A stream without a finish reason is an LLMConnectionError."""
 
     def learn(self, error: LLMError, prepared: Prepared) -> bool:
@@ -274,7 +274,7 @@ class LLM(ABC):
         temperature: float | None = None,
         max_tokens: int | None = None,
         reasoning_effort: Any = INHERIT,
-    ) -> AsyncIterator[StreamChunk]:
+    ) -> AsyncGenerator[StreamChunk, None]:
         """One turn of the model, piece by piece; the last chunk carries the result.
 
         When a try breaks off after text was handed on, a chunk with `reset` says that it is void before the next try.
@@ -342,12 +342,12 @@ class LLM(ABC):
         await self._record(request, result, None, attempt, started, clock0)
         return _usable(result)
 
-    async def _stream(self, request: ChatRequest, attempt: int) -> AsyncIterator[StreamChunk]:
+    async def _stream(self, request: ChatRequest, attempt: int) -> AsyncGenerator[StreamChunk, None]:
         prepared = await self._reserved(request)
         started, clock0 = self.clock.time(), self.clock.monotonic()
         result: LLMResult | None = None
         try:
-            async with self.gate.enter(self, prepared), aclosing(self.open_stream(prepared)) as chunks:  # type: ignore[type-var]
+            async with self.gate.enter(self, prepared), aclosing(self.open_stream(prepared)) as chunks:
                 async for chunk in chunks:
                     if chunk.result is None:
                         yield chunk
@@ -405,9 +405,7 @@ class LLM(ABC):
         usage = result.usage if result is not None else _failed_usage(error)
         elapsed = self.clock.monotonic() - clock0
         await self.scope.record(
-            CallRecord(
-                caller(), self.name, self.model_id, request, result, error, usage, attempt, started, elapsed
-            )
+            CallRecord(caller(), self.name, self.model_id, request, result, error, usage, attempt, started, elapsed)
         )
 
 

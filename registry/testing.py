@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -102,7 +102,7 @@ class ScriptedLLM(LLM):
         self._call_ids.append(len(self._call_ids) + 1)
         return ToolCall(f"call_{self._call_ids[-1]}", name, arguments, json.dumps(arguments))
 
-    async def open_stream(self, prepared: Prepared) -> AsyncIterator[StreamChunk]:
+    async def open_stream(self, prepared: Prepared) -> AsyncGenerator[StreamChunk, None]:
         """The reply in pieces of `chunk_size` characters."""
         result = self.parse(await self.send(prepared), prepared)
         text = result.message.content
