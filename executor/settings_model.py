@@ -1,0 +1,124 @@
+"""The settings' names, types, defaults and bounds. Imports pydantic-settings: use `executor.settings` to load them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+
+def _split(value: Any) -> Any:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _host_and_port(value: str) -> str:
+    host, colon, port = value.rpartition(":")
+    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
+        raise ValueError("must be host:port")
+    return value.lower()
+
+
+def _no_truth(value: Any) -> Any:
+    if isinstance(value, bool):  # True would count as 1
+        raise ValueError("must be a number")
+    return value
+
+
+def _upper(value: Any) -> Any:
+    return value.upper() if isinstance(value, str) else value
+
+
+HostAndPort = Annotated[str, AfterValidator(_host_and_port), Field(json_schema_extra={"right": "host:port"})]
+Count = Annotated[int, BeforeValidator(_no_truth), Field(ge=1)]
+Whole = Annotated[int, BeforeValidator(_no_truth), Field(ge=0)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class Settings(BaseSettings):
+    """How a job is run; frozen. Built at the edge by `executor.settings.load_settings` and passed down.
+
+    It reads nothing by itself: no environment, no files. `origins` says for each name where its value comes from.
+    """
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", validate_default=False, env_prefix="DAGWRIGHT_")
+
+    max_concurrency: Count = 5
+    """Steps at once."""
+    step_timeout: Seconds = 600.0
+    """Seconds a step may run, waits for a human not counted."""
+    step_retries: Whole = 0
+    """New tries of a failed step."""
+    max_iterations: Count = 50
+    """Turns of an agent's loop."""
+    cycle_detection_threshold: Annotated[int, BeforeValidator(_no_truth), Field(ge=2)] = 3
+    """The same call so often in a row is a loop."""
+    completion_check_min_tools: Whole = 3
+    """Tool calls from which on an answer is checked for completeness."""
+    self_reflection_interval: Whole = 6
+    """Turns between reflections; 0: none."""
+    max_replan_rounds: Count = 3
+    """Rounds of planning and running, the first included."""
+    replan_stop_confidence: Share = 0.8
+    """Confidence that a goal is achieved from which on no new plan is made."""
+    structured_context_multiplier: Count = 3
+    """How much more room dependencies' results get where they hold tables, code or citations."""
+    step_verification: bool = False
+    """A second look by a model at each step's result."""
+    citation_verification: bool = True
+    """Citations in legal, medical and financial results are checked."""
+    max_steps: Count = 64
+    """Steps of a plan."""
+    answer_mode: Literal["synthesis", "direct"] = "synthesis"
+    """How a job's answer is made: written up from the results, or the loop's own last turn."""
+    router: bool = True
+    """Mode auto asks a model whether a goal needs a plan."""
+    llm_tries: Count = 6
+    """Tries of one model call."""
+    llm_wait_cap: Seconds = 60.0
+    """Seconds between two tries at most."""
+    llm_total_wait: Seconds = 300.0
+    """Seconds for all tries and waits of one call."""
+    llm_context_size: Count | None = None
+    """Tokens of context of models that the environment names."""
+    llm_max_output_tokens: Count | None = None
+    """Tokens a reply may have of models that the environment names."""
+    workspace: Path | None = None
+    """The folder the file tools may use; none: no file tools."""
+    fetch_allow: Annotated[tuple[HostAndPort, ...], BeforeValidator(_split)] = ()
+    """Private addresses (host:port) that may be fetched."""
+    data_dir: Path | None = None
+    """Where jobs, keys and downloaded files are kept."""
+    database_url: SecretStr | None = None
+    """The PostgreSQL database of the service."""
+    log_level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(_upper)] = "INFO"
+    """What is logged."""
+
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], origins: Mapping[str, str]) -> Settings:
+        """Settings with these values; raises pydantic's ValidationError."""
+        settings = cls(**values)
+        settings._origins.update(origins)
+        return settings
+
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """Where each value comes from, by name; a missing name has its default."""
+        return dict(self._origins)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Only what it is given: `load_settings` reads the sources, so that each value's origin is known."""
+        return (init_settings,)
