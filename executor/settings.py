@@ -70,7 +70,7 @@ def load_settings(
 
     Raises ConfigError, which names for each wrong value the variable or the file's key, the value and what is right.
     """
-    from .settings_model import Settings  # noqa: PLC0415 - imports pydantic-settings
+    from .settings_model import Settings
 
     env = os.environ if env is None else env
     here = Path.cwd() if cwd is None else Path(cwd)
@@ -106,7 +106,7 @@ def describe(settings: Settings, env: Mapping[str, str] | None = None) -> list[D
 
 def unknown_variables(env: Mapping[str, str]) -> tuple[str, ...]:
     """A warning for each variable with our prefix that nothing reads: a misspelt name is silent otherwise."""
-    from .settings_model import Settings  # noqa: PLC0415 - imports pydantic-settings
+    from .settings_model import Settings
 
     known = [*OTHER_VARIABLES, *(PREFIX + name.upper() for name in Settings.model_fields)]
     names = sorted(name for name in env if name.startswith(PREFIX) and name not in known)
@@ -149,7 +149,7 @@ def _dotenv(folder: Path) -> dict[str, str]:
     path = folder / ".env"
     if not path.is_file():
         return {}
-    from pydantic_settings import BaseSettings, DotEnvSettingsSource  # noqa: PLC0415 - on first use
+    from pydantic_settings import BaseSettings, DotEnvSettingsSource
 
     try:
         source = DotEnvSettingsSource(BaseSettings, env_file=path, env_file_encoding="utf-8", case_sensitive=True)
@@ -159,7 +159,7 @@ def _dotenv(folder: Path) -> dict[str, str]:
 
 
 def _checked(values: Mapping[str, _Value], model: type[Settings]) -> Settings:
-    from pydantic import ValidationError  # noqa: PLC0415 - on first use
+    from pydantic import ValidationError
 
     unknown = [name for name in values if name not in model.model_fields]
     if unknown:
@@ -196,7 +196,7 @@ def _right(schema: Mapping[str, Any]) -> str:
 
 
 def _masked(value: Any) -> str:
-    from pydantic import SecretStr  # noqa: PLC0415 - on first use
+    from pydantic import SecretStr
 
     if isinstance(value, SecretStr):
         return MASK

@@ -112,9 +112,9 @@ def _is_size(value: Any) -> bool:
 def _get(url: str, headers: Mapping[str, str], timeout: float) -> Any:
     """The JSON at an address, None where there is none. Redirects are not followed, for they would take the key along;
     proxies of the environment are not used for this machine."""
-    import json  # noqa: PLC0415 - these cost more than all else here, and few runs ask
-    from http.client import HTTPException  # noqa: PLC0415
-    from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener  # noqa: PLC0415
+    import json
+    from http.client import HTTPException
+    from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
     class Stay(HTTPRedirectHandler):
         def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:

@@ -52,7 +52,7 @@ class ModelRegistry:
 
         Raises ConfigError, which names file, table and key of a mistake and what would be right.
         """
-        from .models_toml import read_models  # noqa: PLC0415 - on first use
+        from .models_toml import read_models
 
         return cls._of(read_models(path, env=os.environ if env is None else env))
 
@@ -64,7 +64,7 @@ class ModelRegistry:
         Does I/O: it may ask the named or a local server which models it has. Raises NoModelError, whose text says
         what to set, and ConfigError where variables contradict each other.
         """
-        from .environment import models_from_env  # noqa: PLC0415 - on first use
+        from .environment import models_from_env
 
         return cls._of(models_from_env(os.environ if env is None else env, demo=demo))
 

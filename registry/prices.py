@@ -63,7 +63,7 @@ class ListPrice(Price):
 
     def cost(self, usage: Usage) -> Decimal:
         """USD for this usage at the list's rates for its size and the present time."""
-        from genai_prices import Usage as Tokens  # noqa: PLC0415 - on first use
+        from genai_prices import Usage as Tokens
 
         cached, written = _parts(usage)
         tokens = Tokens(
@@ -82,7 +82,7 @@ def find_price(provider: str, model_id: str, base_url: str | None = None) -> Lis
     `provider`: openai, openai_chat or anthropic. With a `base_url` the provider is the one that serves there; a local
     or unknown server has no price.
     """
-    from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415 - on first use
+    from genai_prices.data_snapshot import get_snapshot
 
     listed = None if base_url else provider.removesuffix("_chat")
     try:

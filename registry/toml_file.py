@@ -49,7 +49,7 @@ def config_folder(env: Mapping[str, str], platform: str = sys.platform) -> Path:
 
 def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
     """A TOML file; floats come as Decimal, as they are written. Raises ConfigError."""
-    import tomllib  # noqa: PLC0415 - on first use
+    import tomllib
 
     try:
         with open(path, "rb") as file:
@@ -62,7 +62,7 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """What a misspelt name may have meant, as the end of a message: the nearest known one, else all of them."""
-    import difflib  # noqa: PLC0415 - on first use
+    import difflib
 
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
