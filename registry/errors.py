@@ -166,6 +166,12 @@ class BadRequestError(LLMError):
     code = "bad_request"
 
 
+class AbandonedError(LLMError):
+    """The call was cancelled on its way; whether it cost anything is unknown."""
+
+    code = "cancelled"
+
+
 class BudgetExceededError(LLMError):
     """The call does not fit into the job's budget; it was not made."""
 

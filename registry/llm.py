@@ -5,6 +5,7 @@ An adapter knows its provider and nothing else; what all calls share stands here
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import random
 from abc import ABC, abstractmethod
@@ -16,6 +17,7 @@ from typing import Any, ClassVar, Final, Protocol
 from .clock import SYSTEM_CLOCK, Clock
 from .context import Caller, caller
 from .errors import (
+    AbandonedError,
     ContentFilterError,
     LLMConnectionError,
     LLMError,
@@ -109,6 +111,9 @@ class Scope(Protocol):
 
     async def record(self, record: CallRecord) -> None:
         """Takes note of a try, paid for or not, before its result is used."""
+
+    def abandoned(self, record: CallRecord) -> None:
+        """Takes note of a try that was cancelled on its way. Must not wait: the caller is being cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +344,9 @@ class LLM(ABC):
         except LLMError as error:
             await self._record(request, None, error, attempt, started, clock0)
             raise
+        except asyncio.CancelledError:
+            self._abandon(request, attempt, started, clock0)
+            raise
         await self._record(request, result, None, attempt, started, clock0)
         return _usable(result)
 
@@ -359,6 +367,9 @@ class LLM(ABC):
                 raise LLMConnectionError("the stream ended before the model had finished")
         except LLMError as error:
             await self._record(request, None, error, attempt, started, clock0)
+            raise
+        except (asyncio.CancelledError, GeneratorExit):
+            self._abandon(request, attempt, started, clock0)
             raise
         await self._record(request, result, None, attempt, started, clock0)
         yield StreamChunk(result=_usable(result))
@@ -400,13 +411,25 @@ class LLM(ABC):
         started: float,
         clock0: float,
     ) -> None:
-        if self.scope is None:
-            return
+        if self.scope is not None:
+            await self.scope.record(self._note(request, result, error, attempt, started, clock0))
+
+    def _abandon(self, request: ChatRequest, attempt: int, started: float, clock0: float) -> None:
+        if self.scope is not None:
+            self.scope.abandoned(self._note(request, None, AbandonedError(), attempt, started, clock0))
+
+    def _note(
+        self,
+        request: ChatRequest,
+        result: LLMResult | None,
+        error: LLMError | None,
+        attempt: int,
+        started: float,
+        clock0: float,
+    ) -> CallRecord:
         usage = result.usage if result is not None else _failed_usage(error)
         elapsed = self.clock.monotonic() - clock0
-        await self.scope.record(
-            CallRecord(caller(), self.name, self.model_id, request, result, error, usage, attempt, started, elapsed)
-        )
+        return CallRecord(caller(), self.name, self.model_id, request, result, error, usage, attempt, started, elapsed)
 
 
 MAX_LESSONS = 4
@@ -418,7 +441,8 @@ def _failed_usage(error: LLMError | None) -> Usage | None:
     if error is not None and error.usage is not None:
         usage: Usage = error.usage
         return usage
-    return None if isinstance(error, LLMConnectionError | LLMTimeoutError) else Usage.zero()
+    unknown = (LLMConnectionError, LLMTimeoutError, AbandonedError)
+    return None if isinstance(error, unknown) else Usage.zero()
 
 
 def _usable(result: LLMResult) -> LLMResult:
