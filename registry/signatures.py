@@ -30,7 +30,7 @@ class Signature:
 
     def convert(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         """The arguments as the function's types, and what is wrong with them, one text a field."""
-        from pydantic import ValidationError  # noqa: PLC0415 - heavy, wanted on first use only
+        from pydantic import ValidationError
 
         try:
             values = self.model.model_validate(dict(arguments))
@@ -146,8 +146,8 @@ def _model(
 ) -> tuple[Any, dict[str, str]]:
     """A pydantic model of the parameters. Its fields have names of their own and the parameters' as aliases, since
     pydantic refuses or shadows some names that parameters may have (`schema`, `json`, `_x`)."""
-    from pydantic import ConfigDict, Field, create_model  # noqa: PLC0415
-    from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError  # noqa: PLC0415
+    from pydantic import ConfigDict, Field, create_model
+    from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 
     definitions: dict[str, Any] = {}
     fields: dict[str, str] = {}
@@ -179,7 +179,7 @@ def _described(hint: Any) -> bool:
 
 def _default(value: Any) -> dict[str, Any]:
     """The default as a schema may state it; one that JSON can't hold is left out there."""
-    from pydantic_core import PydanticSerializationError, to_jsonable_python  # noqa: PLC0415
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
 
     try:
         json.dumps(to_jsonable_python(value), allow_nan=False)
@@ -189,7 +189,7 @@ def _default(value: Any) -> dict[str, Any]:
 
 
 def _schema(model: Any, name: str) -> dict[str, Any]:
-    from pydantic.errors import PydanticUserError  # noqa: PLC0415
+    from pydantic.errors import PydanticUserError
 
     try:
         schema = model.model_json_schema(by_alias=True, mode="validation")

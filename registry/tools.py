@@ -118,7 +118,7 @@ class Tool:
 
         Raises ToolArgumentsError, with a text for the model, where they don't fit.
         """
-        from registry.schema import coerce  # noqa: PLC0415 - brings jsonschema, wanted on first use only
+        from registry.schema import coerce
 
         if not isinstance(arguments, Mapping):
             raise self._refused([f"the arguments must be an object, not {type(arguments).__name__}"])
