@@ -1,0 +1,225 @@
+"""What the three adapters share: the client, one exchange, one stream, and what is remembered of a model's server."""
+
+from __future__ import annotations
+
+import copy
+import json
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import aclosing
+from typing import Any, ClassVar
+
+from ..clock import SYSTEM_CLOCK, Clock
+from ..errors import ConfigError, LLMConnectionError, LLMError, ProviderError, UsageError
+from ..llm import INHERIT, LLM, ChatRequest, Gate, Prepared, RetryPolicy, ToolSpec
+from ..messages import StreamChunk
+from ..prices import Price
+from . import failures
+from .clients import CONNECT_SECONDS, KEEPALIVE_SECONDS, MAX_CONNECTIONS, LoopClients, SDKClient
+from .lessons import QUIRKS, Lessons, Sent
+from .sse import json_events
+from .wire import ToolBlocks
+
+_OPTIONS = {"headers": {"Content-Type": "application/json"}}
+NO_KEY = "none"
+"""Sent as the key to servers that were given an address but no key: they need none, and SDKs insist on one."""
+
+
+class SDKAdapter(LLM):
+    """A model behind one of the official SDKs.
+
+    `timeout`: seconds without a byte from the server before a call counts as lost. `reasoning_effort`: None leaves the
+    provider's default. `server`: known quirks of a compatible server, of `QUIRKS`. `extra_headers` go with every
+    request. Without `base_url` the SDK's own default (and its environment variables) hold; with one and without
+    `api_key`, no key is taken from the environment. Nothing is imported or opened before the first call.
+    """
+
+    path: ClassVar[str]
+    defaults: ClassVar[Mapping[str, bool]]
+    limit_name: ClassVar[str] = "max_tokens"
+
+    def __init__(
+        self,
+        model_id: str,
+        *,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        abilities: Mapping[str, bool] | None = None,
+        context_size: int | None = None,
+        max_output_tokens: int | None = None,
+        price: Price | None = None,
+        timeout: float = 600.0,
+        extra_headers: Mapping[str, str] | None = None,
+        parallel_tool_calls: bool | None = None,
+        reasoning_effort: str | None = None,
+        server: Iterable[str] | str | None = None,
+        max_connections: int = MAX_CONNECTIONS,
+        retry: RetryPolicy | None = None,
+        gate: Gate | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            model_id,
+            abilities={**self.defaults, **(abilities or {})},
+            context_size=context_size,
+            max_output_tokens=max_output_tokens,
+            price=price,
+            retry=retry,
+            gate=gate,
+            clock=clock,
+            name=name,
+        )
+        quirks = {server} if isinstance(server, str) else set(server or ())
+        if unknown := quirks - set(QUIRKS):
+            raise UsageError(f"unknown server quirks {', '.join(sorted(unknown))}: there are {', '.join(QUIRKS)}")
+        self.base_url = base_url
+        self.timeout = timeout
+        self.extra_headers = dict(extra_headers or {})
+        self.parallel_tool_calls = parallel_tool_calls
+        self.reasoning_effort = reasoning_effort
+        self.max_connections = max_connections
+        self.lessons = Lessons(self.limit_name, quirks=quirks)
+        self._key = api_key
+        self._secrets = (api_key,) if api_key else ()
+        self._blocks = ToolBlocks(self.encode_tool)
+        # made from a copy without the clients: else the clients would hold themselves, and wait for the collector
+        self._clients = LoopClients(copy.copy(self)._open_client)
+
+    @abstractmethod
+    def _open_client(self) -> SDKClient:
+        """Makes the SDK's client; imports the SDK."""
+
+    @staticmethod
+    @abstractmethod
+    def encode_tool(sent: str, tool: ToolSpec) -> Mapping[str, Any]:
+        """A tool as the provider wants it described, under the name it is sent by."""
+
+    @abstractmethod
+    def stream_reply(self, events: AsyncIterator[dict[str, Any]], prepared: Prepared) -> AsyncIterator[StreamChunk]:
+        """Reads a stream's objects; the last chunk has the result."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model_id!r})"
+
+    def effort(self, request: ChatRequest) -> str | None:
+        """The reasoning effort to ask for: "" for reasoning off, None for the provider's default."""
+        asked = request.reasoning_effort
+        effort = self.reasoning_effort if asked is INHERIT else (asked or "")
+        if self.lessons.no_reasoning_when_forced and is_forced(request):
+            effort = ""
+        return effort  # type: ignore[return-value]
+
+    def may_reason(self) -> bool:
+        """Whether the model is known to reason: only then is there anything to switch off."""
+        return self.reasoning_effort is not None or self.lessons.reasons or self.abilities["thinking"]
+
+    def learn(self, error: LLMError, prepared: Prepared) -> bool:
+        """Takes in what a refusal teaches: parameters to drop or rename, limits, the server's quirks."""
+        return self.lessons.learn(error, prepared)
+
+    async def aclose(self) -> None:
+        """Closes the running loop's client; a later call opens a new one."""
+        await self._clients.aclose()
+
+    async def send(self, prepared: Prepared) -> Any:
+        """One HTTP exchange; the reply as plain JSON."""
+        response = await self._post(prepared, stream=False)
+        return self._json(response.content)
+
+    async def open_stream(self, prepared: Prepared) -> AsyncIterator[StreamChunk]:
+        """One HTTP exchange, its reply piece by piece."""
+        response = await self._post(prepared, stream=True)
+        failures_of = self._clients.get().failures
+        failed: BaseException | None = None
+        done = False
+        try:
+            if "json" in response.headers.get("content-type", ""):  # a server that does not stream
+                yield StreamChunk(result=self.parse(self._json(await response.aread()), prepared))
+                return
+            async with aclosing(json_events(response.aiter_bytes())) as events:  # type: ignore[type-var]
+                async with aclosing(self.stream_reply(events, prepared)) as chunks:  # type: ignore[type-var]
+                    async for chunk in chunks:
+                        done = done or chunk.result is not None
+                        yield chunk
+        except failures_of as error:
+            failed = error
+        finally:
+            await response.aclose()
+        if failed is not None:
+            raise self._failure(failed)
+        if not done:
+            raise LLMConnectionError("the stream ended before the model had finished")
+
+    async def _post(self, prepared: Prepared, *, stream: bool) -> Any:
+        client = self._clients.get()
+        try:
+            return await client.sdk.post(
+                self.path,
+                cast_to=client.response,
+                content=prepared.body,
+                options=_OPTIONS,
+                **({"stream": True, "stream_cls": object} if stream else {}),
+            )
+        except client.failures as error:
+            failed: BaseException = error
+        # raised out here, so that no traceback shows the SDK's own text: servers repeat keys in it
+        raise self._failure(failed)
+
+    def _failure(self, error: BaseException) -> LLMError:
+        if isinstance(error, LLMError):
+            return error
+        response = getattr(error, "response", None)
+        if response is None:
+            return failures.from_exception(error, self._secrets)
+        return failures.from_response(
+            response.status_code, response.headers, response.text, now=self.clock.time(), secrets=self._secrets
+        )
+
+    def _json(self, content: bytes) -> dict[str, Any]:
+        try:
+            reply = json.loads(content)
+        except ValueError:
+            reply = None
+        if not isinstance(reply, dict):
+            start = failures.redacted(content[:200].decode("utf-8", "replace"), self._secrets)
+            raise ProviderError(f"the provider's reply is no JSON object: {start}")
+        self.check(reply)
+        return reply
+
+    def check(self, reply: Mapping[str, Any]) -> None:
+        """Raises the error that stands in a reply or in a piece of a stream."""
+        if reply.get("error"):
+            raise failures.from_body(reply, secrets=self._secrets)
+
+    def _http(self, client_type: Any, httpx2: Any) -> Any:
+        """The SDK's aiohttp client with our limits."""
+        return client_type(
+            timeout=httpx2.Timeout(self.timeout, connect=min(CONNECT_SECONDS, self.timeout), pool=None),
+            limits=httpx2.Limits(
+                max_connections=self.max_connections,
+                max_keepalive_connections=self.max_connections,
+                keepalive_expiry=KEEPALIVE_SECONDS,
+            ),
+        )
+
+
+def transport_failures() -> tuple[type[Exception], ...]:
+    """What the HTTP layers below the SDKs may let through."""
+    import aiohttp
+    import httpx2
+
+    return (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, aiohttp.ClientError, OSError)
+
+
+def is_forced(request: ChatRequest) -> bool:
+    """Whether the request forces a tool call."""
+    return bool(request.tools) and request.tool_choice not in (None, "auto", "none")
+
+
+def no_client(error: Exception) -> ConfigError:
+    """The error of an SDK that can't be set up: most often a missing key."""
+    return ConfigError(f"The provider's client can't be set up: {failures.redacted(str(error))}")
+
+
+__all__ = ["NO_KEY", "SDKAdapter", "Sent", "is_forced", "no_client", "transport_failures"]
