@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.request
 from typing import Any
@@ -18,12 +19,25 @@ Answer with one JSON object only, no other text and no code fence:
 "model_hint" is "fast" for easy steps, null for ordinary ones, "reasoning" for hard ones."""
 
 REACT_SYSTEM = f"""\
+Answer the question step by step with tools. Each turn is one JSON object only, no other text and no code fence.
+To look up facts about {PEOPLE_AND_CITIES}:
+{{"thought":"...","action":"lookup","input":"one name"}}
+To evaluate arithmetic:
+{{"thought":"...","action":"calculator","input":"an expression made of numbers"}}
+To end, with the full answer to the question:
+{{"thought":"...","action":"final","input":"..."}}
+After a lookup or a calculation I reply with Observation."""
+
+REACT_ONE_LINE = f"""\
 Answer the question step by step. Tools: calculator(expression) evaluates arithmetic; \
 lookup(name) gives facts about {PEOPLE_AND_CITIES}.
 Each turn answer with one JSON object only, no other text and no code fence: \
 {{"thought":"...","action":"calculator|lookup|final","input":"..."}}.
 The input is an arithmetic expression, one name, or (for final) the full answer to the question. \
 I then reply with Observation."""
+
+PROMPTS = {"bare": REACT_SYSTEM, "bare-one-line": REACT_ONE_LINE}
+"""Two wordings of the loop's prompt, so that the comparison does not hang on one."""
 
 TOOLS = {"calculator": calculator, "lookup": lookup}
 
@@ -64,13 +78,21 @@ def plan(goal: dict[str, Any], model: Model) -> dict[str, Any]:
         error = strict_plan(json.loads(raw))
     except ValueError:
         error = "not JSON"
-    return {"raw": raw, "valid": error is None, "error": error}
+    return {"raw": raw, "valid": error is None, "error": error, "valid_unfenced": _valid_unfenced(raw)}
+
+
+def _valid_unfenced(raw: str) -> bool:
+    """Whether the plan would be valid if the loop took one code fence off."""
+    try:
+        return strict_plan(json.loads(re.sub(r"\A```(?:json)?\n|\n```\Z", "", raw.strip()))) is None
+    except ValueError:
+        return False
 
 
 def question(row: dict[str, Any], model: Model) -> dict[str, Any]:
     """The loop: a turn that can't be read ends the run."""
     messages = [
-        {"role": "system", "content": REACT_SYSTEM},
+        {"role": "system", "content": PROMPTS[model.record.arm]},
         {"role": "user", "content": "Question: " + row["question"]},
     ]
     for _ in range(MAX_TURNS):
