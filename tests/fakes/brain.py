@@ -118,7 +118,7 @@ def _step(step: dict[str, Any], schema: Schema) -> dict[str, Any]:
     known = schema.get("properties")
     if known is None:
         return dict(step)
-    extra = {name: None for name in schema.get("required", ()) if name not in step}
+    extra: dict[str, Any] = {name: None for name in schema.get("required", ()) if name not in step}
     if "on_failure" in extra:
         extra["on_failure"] = "skip_dependents"
     return {name: value for name, value in {**step, **extra}.items() if name in known}

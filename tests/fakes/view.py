@@ -180,10 +180,10 @@ def _responses(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _anthropic(body: dict[str, Any]) -> dict[str, Any]:
-    messages = []
+    messages: list[ViewMessage] = []
     for message in body["messages"]:
         content = message["content"]
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        blocks: list[dict[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
         results = tuple((b["tool_use_id"], text_of(b.get("content"))) for b in blocks if b["type"] == "tool_result")
         if results:
             messages.append(ViewMessage("tool", results=results))

@@ -111,7 +111,11 @@ def stream(turn: Turn, body: Json) -> list[bytes]:
 
 def _item_events(emit: Any, index: int, item: Json) -> None:
     at = {"item_id": item["id"], "output_index": index}
-    empty = {"reasoning": {"summary": []}, "message": {"content": []}, "function_call": {"arguments": ""}}
+    empty: dict[str, Json] = {
+        "reasoning": {"summary": []},
+        "message": {"content": []},
+        "function_call": {"arguments": ""},
+    }
     opening = {**item, **empty[item["type"]], **({} if item["type"] == "reasoning" else {"status": "in_progress"})}
     emit("response.output_item.added", output_index=index, item=opening)
     if item["type"] == "reasoning":
