@@ -191,7 +191,7 @@ class _Parser:
             self._take()
             return value
         if token[0].isdigit() or token[0] == ".":
-            return _CONTEXT.create_decimal(token)
+            return Decimal(token)  # exact, however many digits: only results are rounded
         raise CalculationError(f"a number is expected, not {token!r}")
 
 

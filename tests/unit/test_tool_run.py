@@ -284,8 +284,8 @@ async def test_a_tool_that_ignores_its_cancellation_is_left_behind(monkeypatch):
 
 
 async def test_plain_function_that_hands_back_a_coroutine_and_generators():
-    async def later():
-        return "later"
+    async def later(text):
+        return text
 
     def count():
         yield from range(3)
@@ -294,7 +294,7 @@ async def test_plain_function_that_hands_back_a_coroutine_and_generators():
         for number in range(3):
             yield number
 
-    assert (await run_tool(made(lambda: later()), {})).text == "later"
+    assert (await run_tool(made(lambda: later("later")), {})).text == "later"
     assert (await run_tool(made(count), {})).text == "[0, 1, 2]"
     assert (await run_tool(made(count_async), {})).text == "[0, 1, 2]"
 
