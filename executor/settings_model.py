@@ -32,8 +32,8 @@ def _upper(value: Any) -> Any:
 
 
 HostAndPort = Annotated[str, AfterValidator(_host_and_port), Field(json_schema_extra={"right": "host:port"})]
-Count = Annotated[int, BeforeValidator(_no_truth), Field(ge=1)]
-Whole = Annotated[int, BeforeValidator(_no_truth), Field(ge=0)]
+Count = Annotated[int, Field(ge=1), BeforeValidator(_no_truth)]
+Whole = Annotated[int, Field(ge=0), BeforeValidator(_no_truth)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
@@ -54,7 +54,7 @@ class Settings(BaseSettings):
     """New tries of a failed step."""
     max_iterations: Count = 50
     """Turns of an agent's loop."""
-    cycle_detection_threshold: Annotated[int, BeforeValidator(_no_truth), Field(ge=2)] = 3
+    cycle_detection_threshold: Annotated[int, Field(ge=2), BeforeValidator(_no_truth)] = 3
     """The same call so often in a row is a loop."""
     completion_check_min_tools: Whole = 3
     """Tool calls from which on an answer is checked for completeness."""

@@ -147,7 +147,8 @@ class Usage:
         if not isinstance(other, Usage):
             return NotImplemented
         unknown = (self.cost is None and self.calls > 0) or (other.cost is None and other.calls > 0)
-        known = [usage.cost for usage in (self, other) if usage.cost is not None]
+        parts = [usage for usage in (self, other) if usage.calls or usage.cost] or [self, other]
+        known = [usage.cost for usage in parts if usage.cost is not None]  # nothing spent does not make unknown 0
         return Usage(
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,
