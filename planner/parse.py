@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from registry.text import clean
@@ -40,20 +39,19 @@ _GENERAL = frozenset({"general", "default"})
 """Model hints that say what no hint says too."""
 
 
-def parse_plan(  # noqa: PLR0913 - the public signature; all but the first have defaults
+def parse_plan(
     value: Any,
     *,
     tools: Iterable[str] | None = None,
     models: Iterable[str] | None = None,
     max_steps: int = MAX_STEPS,
     goal: str = "",
-    kept: Iterable[str | PlanStep] = (),
+    kept: Iterable[str] = (),
 ) -> Plan:
     """A plan from decoded JSON, or from text that holds it.
 
-    `tools` and `models` are the known names: None, hints are not checked; empty, none exist. `kept` are the steps that
-    an earlier round finished: steps may depend on them and not take their ids. A PlanStep given there, unlike a bare
-    id, becomes a step of the plan, and a step that repeats it unchanged is that step. `max_steps` counts new ones.
+    `tools` and `models` are the known names: None, hints are not checked; empty, none exist. `kept` are the ids of
+    steps that an earlier round finished: steps may depend on them but not take their ids.
 
     Shape is repaired and noted in `repairs`; unknown hints are dropped with a warning; meaning is never guessed.
     Raises PlanError with all problems at once.
@@ -74,12 +72,12 @@ class _Reader:
         tools: Iterable[str] | None,
         models: Iterable[str] | None,
         max_steps: int,
-        kept: Iterable[str | PlanStep],
+        kept: Iterable[str],
     ) -> None:
         self.tools = None if tools is None else tuple(tools)
         self.models = None if models is None else tuple(models)
         self.max_steps = max_steps
-        self.kept = {(item.id if isinstance(item, PlanStep) else item): item for item in kept}
+        self.kept = tuple(dict.fromkeys(kept))
         self.problems: list[Problem] = []
         self.repairs: list[str] = []
         self.warnings: list[str] = []
@@ -89,7 +87,7 @@ class _Reader:
         read = (self._fields(step, at) for at, step in enumerate(raw_steps, 1))
         drafts = [draft for draft in read if draft is not None]
         references = References([*(draft["id"] for draft in drafts if draft["id"]), *self.kept])
-        steps = [step for step in (self._step(draft, references) for draft in drafts) if not self._repeats_kept(step)]
+        steps = [self._step(draft, references) for draft in drafts]
         self._check_ids(steps)
         deps = {step.id: [other for other in step.dependencies if other in references.ids] for step in steps}
         self.problems += dependency_problems(deps, self.kept)
@@ -97,13 +95,12 @@ class _Reader:
             self._problem("empty_plan", (), "the plan has no steps to run")
         if self.problems:
             raise PlanError(self.problems)
-        old = tuple(item for item in self.kept.values() if isinstance(item, PlanStep))
         return Plan(
             goal or _goal_in(value),
-            (*old, *steps),
+            tuple(steps),
             tuple(dict.fromkeys(self.warnings)),
             tuple(dict.fromkeys(self.repairs)),
-            kept=tuple(self.kept),
+            kept=self.kept,
         )
 
     def _problem(self, code: str, names: tuple[str, ...], message: str) -> None:
@@ -118,8 +115,7 @@ class _Reader:
             raise PlanError([("not_a_plan", (), "this is not a plan: it is nested too deeply")]) from None
         if not steps:
             raise PlanError([("empty_plan", (), "the plan has no steps")])
-        new = len(steps) - len(self.kept)  # steps that repeat kept ones are not counted; exact below
-        if new > max(self.max_steps, READ_BEYOND_LIMIT):
+        if len(steps) > max(self.max_steps, READ_BEYOND_LIMIT):
             raise PlanError([self._too_many(len(steps))])
         if not any(is_step(step) or isinstance(step, Mapping) for step in map(self._unwrapped, steps)):
             raise PlanError([("not_a_plan", (), "this is not a plan: its steps are no objects with id and task")])
@@ -188,15 +184,6 @@ class _Reader:
             elif times > 1:
                 self._problem("duplicate_id", (step_id,), f"the id {quoted(step_id)} is used by {times} steps")
 
-    def _repeats_kept(self, step: PlanStep) -> bool:
-        old = self.kept.get(step.id)
-        if not isinstance(old, PlanStep) or replace(step, dependencies=old.dependencies) != old:
-            return False
-        if set(step.dependencies) != set(old.dependencies):
-            return False
-        self.repairs.append(f"kept:{old.id}")
-        return True
-
     def _step(self, draft: Mapping[str, Any], references: References) -> PlanStep:
         name = draft["name"]
         return PlanStep(
@@ -239,8 +226,8 @@ class _Reader:
 
     def _written(self, value: Any, name: str, references: References, depth: int) -> Iterable[str]:
         """The references in whatever stands as dependencies, each as text; those that can't be one are problems."""
-        if isinstance(value, str) and value.strip() in references.ids:
-            yield value.strip()
+        if isinstance(value, str) and is_nothing(value) and references.find(" ".join(value.split()), name):
+            yield " ".join(value.split())  # there is a step called "none"
         elif is_nothing(value):
             if depth == 0 and value not in (None, [], ()):
                 self.repairs.append(f"dependencies:{name}")

@@ -119,7 +119,7 @@ class Plan:
     def graph(self) -> networkx.DiGraph[str]:
         """The plan as a networkx graph, edges from a step to those that need it; the nodes carry the steps' fields.
         Made once: don't change it."""
-        import networkx  # noqa: PLC0415 - 0.2 s that a run need not pay
+        import networkx
 
         graph: networkx.DiGraph[str] = networkx.DiGraph()
         for step in self.steps:

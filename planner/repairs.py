@@ -170,7 +170,7 @@ def _rank(squeezed: str) -> int:
 
 def read_text(text: str) -> Any:
     """The JSON value in a text (fenced, in prose, or plain). Raises NotAPlan."""
-    from agent.extract import extract_json  # noqa: PLC0415 - most plans come decoded
+    from agent.extract import extract_json
 
     if len(text) > MAX_TEXT_CHARS:
         raise NotAPlan(f"its text has {len(text)} characters, at most {MAX_TEXT_CHARS} are read")
@@ -203,7 +203,7 @@ def scalar_text(value: Any) -> str | None:
     if isinstance(value, float):
         if not math.isfinite(value):
             return None
-        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)  # noqa: PLR2004
+        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
     return str(value) if abs(value) < 10**300 else None  # beyond, Python itself refuses to write it out
 
 
