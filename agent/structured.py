@@ -88,16 +88,19 @@ async def structured_llm_call(
     description: str = "",
     temperature: float | None = None,
     max_tokens: int | None = None,
+    validate: bool = True,
 ) -> StructuredCallResult:
     """Asks for data of a schema: a forced tool call, then JSON mode, then plain text, as far as the model can.
 
     `schema` is a JSON Schema or a pydantic model; with a model, `value` is an instance. `parse_fn` turns the data into
     a domain object; what it raises counts as a bad reply and is told to the model. `regex_fallback` reads a plain text
-    that holds no JSON. With `default_value` nothing is raised for bad replies. At most 5 calls, most need one.
+    that holds no JSON. With `default_value` nothing is raised for bad replies. With `validate=False` the schema is only
+    told to the model, and data that doesn't fit it is handed on as it is: the caller's own reading forgives more.
+    At most 5 calls, most need one.
 
     Raises StructuredOutputError; LLMError for what the provider refuses or fails at.
     """
-    call = _StructuredCall(llm, tuple(messages), schema, function_name, description, parse_fn, regex_fallback)
+    call = _StructuredCall(llm, tuple(messages), schema, function_name, description, parse_fn, regex_fallback, validate)
     options = {"temperature": temperature, "max_tokens": max_tokens}
     for level in _levels(llm):
         found = await call.level(level, options)
@@ -130,7 +133,9 @@ class _StructuredCall:
         description: str,
         parse_fn: Callable[[Any], Any] | None,
         regex_fallback: Callable[[str], Any] | None,
+        validate: bool = True,
     ) -> None:
+        self.validate = validate
         self.llm, self.messages, self.name, self.description = llm, messages, name, description
         self.model = None if isinstance(schema, Mapping) else schema
         self.schema: Mapping[str, Any] = schema if isinstance(schema, Mapping) else schema.model_json_schema()
@@ -187,13 +192,16 @@ class _StructuredCall:
         data = self._native_data(result) if level == NATIVE and message.tool_calls else None
         if data is None:
             data = extract_json(message.content, self.schema, result.finish_reason)
+        if data is None and not self.validate:
+            data = extract_json(message.content, None, result.finish_reason)
         if data is None and level == PLAIN_TEXT and self.regex_fallback is not None:
             data = self.regex_fallback(message.content)
         if data is None:
             raise _Unusable(self._why_not(message.content))
-        data, problems = coerce(data, self.schema)
-        if problems:
+        fitted, problems = coerce(data, self.schema)
+        if problems and self.validate:
             raise _Unusable("; ".join(problems))
+        data = data if problems else fitted
         return self._typed(data), data
 
     def _native_data(self, result: LLMResult) -> Any:
@@ -207,7 +215,10 @@ class _StructuredCall:
                     else parse_tool_arguments(call.raw, self.schema, result.finish_reason)
                 )
             except ValueError as error:
-                raise _Unusable(str(error)) from error
+                value = None if self.validate else extract_json(call.raw or "", None, result.finish_reason)
+                if value is None:
+                    raise _Unusable(str(error)) from error
+                values.append(value)
         if any(value != values[0] for value in values):
             raise _Unusable("it held several different values; give exactly one")
         return values[0]
