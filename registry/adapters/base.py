@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 import json
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from typing import Any, ClassVar
 
-from ..clock import SYSTEM_CLOCK, Clock
-from ..errors import ConfigError, LLMConnectionError, LLMError, ProviderError, UsageError
-from ..llm import INHERIT, LLM, ChatRequest, Gate, Prepared, RetryPolicy, ToolSpec
-from ..messages import StreamChunk
-from ..prices import Price
+from registry.clock import SYSTEM_CLOCK, Clock
+from registry.errors import ConfigError, LLMConnectionError, LLMError, ProviderError, UsageError
+from registry.llm import INHERIT, LLM, ChatRequest, Gate, Prepared, RetryPolicy, ToolSpec
+from registry.messages import StreamChunk
+from registry.prices import Price
+
 from . import failures
 from .clients import CONNECT_SECONDS, KEEPALIVE_SECONDS, MAX_CONNECTIONS, LoopClients, SDKClient
 from .lessons import QUIRKS, Lessons, Sent
@@ -80,8 +81,8 @@ class SDKAdapter(LLM):
         self.reasoning_effort = reasoning_effort
         self.max_connections = max_connections
         self.lessons = Lessons(self.limit_name, quirks=quirks)
-        self._key = api_key
-        self._secrets = (api_key,) if api_key else ()
+        self.key = api_key
+        self._secrets = {*((api_key,) if api_key else ()), *_secret_values(self.extra_headers)}
         self._blocks = ToolBlocks(self.encode_tool)
         # made from a copy without the clients: else the clients would hold themselves, and wait for the collector
         self._clients = LoopClients(copy.copy(self)._open_client)
@@ -96,7 +97,9 @@ class SDKAdapter(LLM):
         """A tool as the provider wants it described, under the name it is sent by."""
 
     @abstractmethod
-    def stream_reply(self, events: AsyncIterator[dict[str, Any]], prepared: Prepared) -> AsyncIterator[StreamChunk]:
+    def stream_reply(
+        self, events: AsyncGenerator[dict[str, Any], None], prepared: Prepared
+    ) -> AsyncGenerator[StreamChunk, None]:
         """Reads a stream's objects; the last chunk has the result."""
 
     def __repr__(self) -> str:
@@ -110,9 +113,19 @@ class SDKAdapter(LLM):
             effort = ""
         return effort  # type: ignore[return-value]
 
+    def schema_of(self, request: ChatRequest) -> Mapping[str, Any] | None:
+        """The schema of a `json_schema` response format: the mapping with name, schema and strict."""
+        form = request.response_format or {}
+        return (form.get("json_schema") or form) if form.get("type") == "json_schema" else None
+
     def may_reason(self) -> bool:
         """Whether the model is known to reason: only then is there anything to switch off."""
         return self.reasoning_effort is not None or self.lessons.reasons or self.abilities["thinking"]
+
+    def reasoning(self, request: ChatRequest) -> bool:
+        """Whether the model may reason on this request, as far as we know."""
+        effort = self.effort(request)
+        return bool(effort) or (effort is None and self.may_reason())
 
     def learn(self, error: LLMError, prepared: Prepared) -> bool:
         """Takes in what a refusal teaches: parameters to drop or rename, limits, the server's quirks."""
@@ -127,7 +140,7 @@ class SDKAdapter(LLM):
         response = await self._post(prepared, stream=False)
         return self._json(response.content)
 
-    async def open_stream(self, prepared: Prepared) -> AsyncIterator[StreamChunk]:
+    async def open_stream(self, prepared: Prepared) -> AsyncGenerator[StreamChunk, None]:
         """One HTTP exchange, its reply piece by piece."""
         response = await self._post(prepared, stream=True)
         failures_of = self._clients.get().failures
@@ -137,11 +150,13 @@ class SDKAdapter(LLM):
             if "json" in response.headers.get("content-type", ""):  # a server that does not stream
                 yield StreamChunk(result=self.parse(self._json(await response.aread()), prepared))
                 return
-            async with aclosing(json_events(response.aiter_bytes())) as events:  # type: ignore[type-var]
-                async with aclosing(self.stream_reply(events, prepared)) as chunks:  # type: ignore[type-var]
-                    async for chunk in chunks:
-                        done = done or chunk.result is not None
-                        yield chunk
+            async with (
+                aclosing(json_events(response.aiter_bytes())) as events,
+                aclosing(self.stream_reply(events, prepared)) as chunks,
+            ):
+                async for chunk in chunks:
+                    done = done or chunk.result is not None
+                    yield chunk
         except failures_of as error:
             failed = error
         finally:
@@ -153,6 +168,8 @@ class SDKAdapter(LLM):
 
     async def _post(self, prepared: Prepared, *, stream: bool) -> Any:
         client = self._clients.get()
+        if client.key:
+            self._secrets.add(client.key)  # a key that the SDK took from the environment
         try:
             return await client.sdk.post(
                 self.path,
@@ -192,7 +209,7 @@ class SDKAdapter(LLM):
         if reply.get("error"):
             raise failures.from_body(reply, secrets=self._secrets)
 
-    def _http(self, client_type: Any, httpx2: Any) -> Any:
+    def http(self, client_type: Any, httpx2: Any) -> Any:
         """The SDK's aiohttp client with our limits."""
         return client_type(
             timeout=httpx2.Timeout(self.timeout, connect=min(CONNECT_SECONDS, self.timeout), pool=None),
@@ -202,6 +219,15 @@ class SDKAdapter(LLM):
                 keepalive_expiry=KEEPALIVE_SECONDS,
             ),
         )
+
+
+def _secret_values(headers: Mapping[str, str]) -> list[str]:
+    """Values of headers that look like keys."""
+    return [
+        value
+        for name, value in headers.items()
+        if any(word in name.lower() for word in ("auth", "key", "token", "secret", "cookie"))
+    ]
 
 
 def transport_failures() -> tuple[type[Exception], ...]:

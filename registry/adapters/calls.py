@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ..messages import ToolCall
+from registry.messages import ToolCall
+
 from .wire import dumps, loads_object, wire_name
 
 RawCall: TypeAlias = tuple[Any, Any, Any]

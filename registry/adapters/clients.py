@@ -19,11 +19,12 @@ CONNECT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class SDKClient:
-    """An SDK's asynchronous client, the type that asks it for raw responses, and what its calls may raise."""
+    """An SDK's asynchronous client, the type that asks it for raw responses, what its calls may raise, and the key."""
 
     sdk: Any
     response: type
     failures: tuple[type[Exception], ...]
+    key: str = ""
 
 
 class LoopClients:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from ..errors import (
+from registry.errors import (
     AuthError,
     BadRequestError,
     ContentFilterError,
@@ -22,7 +22,7 @@ from ..errors import (
     RateLimitError,
     RefusalError,
 )
-from ..text import cut_middle
+from registry.text import cut_middle
 
 MAX_ERROR_CHARS = 2_000
 """An error's text is cut to this many characters: some gateways send whole pages."""
@@ -129,7 +129,7 @@ class RefusedRequestError(BadRequestError):
 
 
 def from_response(
-    status: int, headers: Mapping[str, str], text: str, *, now: float, secrets: tuple[str, ...] = ()
+    status: int, headers: Mapping[str, str], text: str, *, now: float, secrets: Collection[str] = ()
 ) -> LLMError:
     """The error that a response with an error status is. `now`: seconds since the epoch, for Retry-After dates."""
     try:
@@ -139,13 +139,13 @@ def from_response(
     return _error(_details(body), text, status, retry_after(headers, text, now), secrets)
 
 
-def from_body(body: Any, *, secrets: tuple[str, ...] = ()) -> LLMError:
+def from_body(body: Any, *, secrets: Collection[str] = ()) -> LLMError:
     """The error that stands in a body or in a stream, without a status of its own."""
     text = json.dumps(body, ensure_ascii=False, default=str)
     return _error(_details(body), text, None, retry_after({}, text, 0.0), secrets)
 
 
-def from_exception(error: BaseException, secrets: tuple[str, ...] = ()) -> LLMError:
+def from_exception(error: BaseException, secrets: Collection[str] = ()) -> LLMError:
     """The error that a failed exchange is: no answer in time, or a connection that failed or broke off."""
     root: BaseException = error
     late = False
@@ -162,7 +162,7 @@ def from_exception(error: BaseException, secrets: tuple[str, ...] = ()) -> LLMEr
     return LLMConnectionError(f"The connection to the provider failed: {text}")
 
 
-def redacted(text: str, secrets: tuple[str, ...] = ()) -> str:
+def redacted(text: str, secrets: Collection[str] = ()) -> str:
     """The text without keys, and not endless."""
     for secret in secrets:
         if len(secret) >= 4:
@@ -185,7 +185,7 @@ def _details(body: Any) -> dict[str, Any]:
 
 
 def _error(
-    details: dict[str, Any], text: str, status: int | None, wait: float | None, secrets: tuple[str, ...]
+    details: dict[str, Any], text: str, status: int | None, wait: float | None, secrets: Collection[str]
 ) -> LLMError:
     message = details.get("message")
     message = message if isinstance(message, str) and message else text

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ..messages import Message, ToolCall
+from registry.messages import Message, ToolCall
 
 NO_RESULT = "No result: this call was not carried out."
+JSON_WORD = "Answer in JSON."
+"""Added where JSON mode is on and no message says "json": OpenAI then refuses the request."""
 
 
 def paired(messages: Sequence[Message]) -> list[Message]:
@@ -104,3 +106,21 @@ def alternating(messages: Sequence[Message], filler: str = "OK.") -> list[Messag
             out.append(Message.assistant(filler))
         out.append(message)
     return out
+
+
+def with_json_word(messages: list[Message]) -> list[Message]:
+    """The conversation with the word "json" in it: unchanged where it is, else added to the last user text."""
+    if any(_says_json(message) for message in messages):
+        return messages
+    for at in range(len(messages) - 1, -1, -1):
+        if messages[at].role == "user":
+            text = f"{messages[at].content}\n\n{JSON_WORD}".lstrip()
+            return [*messages[:at], Message.user(text), *messages[at + 1 :]]
+    return [*messages, Message.user(JSON_WORD)]
+
+
+def _says_json(message: Message) -> bool:
+    known = message.wire.get("says_json")
+    if known is None:
+        known = message.wire["says_json"] = "json" in message.content.lower()
+    return bool(known)

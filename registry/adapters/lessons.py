@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..errors import BadRequestError, ContextLengthError, LLMError
-from ..llm import ChatRequest, Prepared
+from registry.errors import BadRequestError, ContextLengthError, LLMError
+from registry.llm import ChatRequest, Prepared
+
 from .failures import REFUSED, RefusedRequestError
 
 STRICT_ALTERNATION = "strict_alternation"
@@ -53,13 +54,15 @@ _SPLIT = (  # (pattern, how the groups are called)
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a prepared call asks for, as far as a refusal may speak of it."""
+    """What a prepared call asks for, as far as a refusal may speak of it.
 
-    params: Collection[str] = ()
+    `params`: what can be left out, each with the name under which a refusal speaks of it.
+    """
+
+    params: Mapping[str, str] = field(default_factory=dict)
     reasoning: bool = False
     forced: bool = False
     max_tokens: int | None = None
-    calls: Collection[str] = ()
 
 
 @dataclass(slots=True)
@@ -67,7 +70,7 @@ class Lessons:
     """Shared by a model and its scoped twins."""
 
     max_tokens_name: str
-    dropped: set[str] = field(default_factory=set)
+    dropped: dict[str, str] = field(default_factory=dict)
     quirks: set[str] = field(default_factory=set)
     max_output: int | None = None
     no_reasoning_when_forced: bool = False
@@ -129,7 +132,7 @@ class Lessons:
         if sent.max_tokens is None or self.max_tokens_name not in other:
             return False
         refused = _says_refused(error, message)
-        if named in other and refused or (refused and "max_completion_tokens" in message and not named):
+        if (named in other and refused) or (refused and "max_completion_tokens" in message and not named):
             if named == other[self.max_tokens_name] and self.renamed:
                 return True  # someone else learned it while this call was under way
             if self.renamed:
@@ -151,9 +154,9 @@ class Lessons:
         if not _says_refused(error, message):
             return False
         given = (error.param or "").split(".")
-        for name in {*sent.params, *self.dropped}:
-            if name in given or (_names(message, name) and error.param in (None, "", *_MISREAD)):
-                self.dropped.add(name)
+        for name, said in (*sent.params.items(), *self.dropped.items()):
+            if said in given or (_names(message, said) and error.param in (None, "", *_MISREAD)):
+                self.dropped[name] = said  # one already dropped was sent before another call learned of it
                 return True
         return False
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, ClassVar
 
-from ..errors import LLMConnectionError, OverloadedError, ProviderError, RateLimitError
-from ..llm import ChatRequest, Prepared, ToolSpec
-from ..messages import FinishReason, LLMResult, Message, StreamChunk, Usage
-from .base import NO_KEY, SDKAdapter, Sent, is_forced, no_client, transport_failures
+from registry.errors import LLMConnectionError, OverloadedError, ProviderError, RateLimitError
+from registry.llm import ChatRequest, Prepared, ToolSpec
+from registry.messages import FinishReason, LLMResult, Message, StreamChunk, Usage
+
+from .base import SDKAdapter, Sent, is_forced, transport_failures
 from .calls import CallAssembler, RawCall, read_calls
 from .clients import SDKClient
-from .history import alternating, call_ids, paired
+from .history import alternating, call_ids, paired, with_json_word
 from .lessons import NEEDS_REASONING_ECHO, STRICT_ALTERNATION
-from .wire import arguments_text, dumps, wire_name
+from .openai_client import open_openai
+from .wire import arguments_text, count, dumps, wire_name
 
 STOP_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
@@ -43,9 +45,6 @@ BROKEN_OFF = {
 }
 """Finish reasons that say that the turn failed on the server's side."""
 
-JSON_WORD = "Answer in JSON."
-"""Added where JSON mode is on and no message says "json": OpenAI then refuses the request."""
-
 
 class OpenAIChatLLM(SDKAdapter):
     """A model behind chat completions. Parameters: see `SDKAdapter`."""
@@ -66,23 +65,7 @@ class OpenAIChatLLM(SDKAdapter):
         self._head = b'{"model":' + dumps(model_id) + b',"messages":['
 
     def _open_client(self) -> SDKClient:
-        import httpx2
-        import openai
-
-        key = self._key or (NO_KEY if self.base_url else None)
-        http = self._http(openai.DefaultAioHttpClient, httpx2)
-        try:
-            sdk = openai.AsyncOpenAI(
-                api_key=key,
-                base_url=self.base_url,
-                max_retries=0,
-                timeout=http.timeout,
-                http_client=http,
-                default_headers=self.extra_headers or None,
-            )
-        except openai.OpenAIError as error:
-            raise no_client(error) from None
-        return SDKClient(sdk, httpx2.Response, (openai.OpenAIError, *transport_failures()))
+        return open_openai(self)
 
     @staticmethod
     def encode_tool(sent: str, tool: ToolSpec) -> Mapping[str, Any]:
@@ -94,45 +77,48 @@ class OpenAIChatLLM(SDKAdapter):
 
     def prepare(self, request: ChatRequest) -> Prepared:
         """The body, from each message's memoised bytes."""
-        params = self._params(request)
+        params, droppable = self._params(request)
         limit = params.get(self.lessons.max_tokens_name)
         parts = [self._head, b",".join(self._fragments(request)), b"]"]
         names: Mapping[str, str] = {}
         if request.tools:
             block, names = self._blocks.get(request.tools)
             parts += (b',"tools":', block)
-        if params:
-            parts += (b",", dumps(params)[1:])
-        else:
-            parts.append(b"}")
-        effort = self.effort(request)
-        reasoning = bool(effort) or (effort is None and self.may_reason())
-        sent = Sent(params.keys() & _DROPPABLE, reasoning, is_forced(request), limit)
+        parts += (b",", dumps(params)[1:]) if params else (b"}",)
+        sent = Sent(droppable, self.reasoning(request), is_forced(request), limit)
         return Prepared(request, b"".join(parts), limit, names, sent)
 
-    def _params(self, request: ChatRequest) -> dict[str, Any]:
+    def _params(self, request: ChatRequest) -> tuple[dict[str, Any], dict[str, str]]:
+        """The parameters beside messages and tools; those that can be left out, by the lesson's name."""
         params: dict[str, Any] = {}
+        droppable: dict[str, str] = {}
+
+        def offer(name: str, value: Any, lesson: str = "") -> None:
+            if (lesson or name) not in self.lessons.dropped:
+                params[name] = value
+                droppable[lesson or name] = name
+
         if request.tools:
             if request.tool_choice is not None:
                 params["tool_choice"] = _tool_choice(request.tool_choice)
             if self.parallel_tool_calls is not None:
-                params["parallel_tool_calls"] = self.parallel_tool_calls
+                offer("parallel_tool_calls", self.parallel_tool_calls)
         if request.response_format is not None:
             params["response_format"] = request.response_format
         if request.temperature is not None:
-            params["temperature"] = request.temperature
+            offer("temperature", request.temperature)
         limit = self.lessons.output_limit(request, request.max_tokens)
         if limit is not None:
             params[self.lessons.max_tokens_name] = limit
         effort = self.effort(request)
-        if effort or (effort == "" and self.may_reason()):
-            params["reasoning_effort"] = effort or "none"
+        if effort:
+            offer("reasoning_effort", effort)
+        elif effort == "" and self.may_reason():
+            offer("reasoning_effort", "none", "reasoning_off")
         if request.stream:
             params["stream"] = True
-            params["stream_options"] = {"include_usage": True}
-        for name in self.lessons.dropped:
-            params.pop(name, None)
-        return params
+            offer("stream_options", {"include_usage": True})
+        return params, droppable
 
     def _fragments(self, request: ChatRequest) -> list[bytes]:
         quirks = self.lessons.quirks
@@ -200,8 +186,8 @@ class OpenAIChatLLM(SDKAdapter):
         return LLMResult(message, read_usage(reply.get("usage")), reason, str(model or self.model_id))
 
     async def stream_reply(
-        self, events: AsyncIterator[dict[str, Any]], prepared: Prepared
-    ) -> AsyncIterator[StreamChunk]:
+        self, events: AsyncGenerator[dict[str, Any], None], prepared: Prepared
+    ) -> AsyncGenerator[StreamChunk, None]:
         """Reads a stream; usage may come after the finish reason, in a chunk without choices."""
         texts: list[str] = []
         thoughts: list[str] = []
@@ -209,27 +195,31 @@ class OpenAIChatLLM(SDKAdapter):
         calls = CallAssembler()
         finish: Any = None
         head: dict[str, Any] = {}
-        async for event in until_lost(events, lambda: finish is not None):
-            self.check(event)
-            if event.get("model"):
-                head["model"] = event["model"]
-            if event.get("usage"):
-                head["usage"] = event["usage"]
-            for choice in event.get("choices") or ():
-                finish = choice.get("finish_reason") or finish
-                delta = choice.get("delta") or {}
-                text, thought = read_content(delta.get("content"))
-                thought = _text(delta.get("reasoning_content")) or _text(delta.get("reasoning")) or thought
-                for call in delta.get("tool_calls") or ():
-                    calls.add(call)
-                if delta.get("refusal"):
-                    refusals.append(str(delta["refusal"]))
-                if thought:
-                    thoughts.append(thought)
-                if text:
-                    texts.append(text)
-                if text or thought:
-                    yield StreamChunk(text, thought)
+        try:
+            async for event in events:
+                self.check(event)
+                if event.get("model"):
+                    head["model"] = event["model"]
+                if event.get("usage"):
+                    head["usage"] = event["usage"]
+                for choice in event.get("choices") or ():
+                    finish = choice.get("finish_reason") or finish
+                    delta = choice.get("delta") or {}
+                    text, thought = read_content(delta.get("content"))
+                    thought = _text(delta.get("reasoning_content")) or _text(delta.get("reasoning")) or thought
+                    for call in delta.get("tool_calls") or ():
+                        calls.add(call)
+                    if delta.get("refusal"):
+                        refusals.append(str(delta["refusal"]))
+                    if thought:
+                        thoughts.append(thought)
+                    if text:
+                        texts.append(text)
+                    if text or thought:
+                        yield StreamChunk(text, thought)
+        except transport_failures():
+            if finish is None:  # lost after the model had finished costs the usage, not the turn
+                raise
         if finish is None:
             return
         refusal = "".join(refusals)
@@ -238,20 +228,6 @@ class OpenAIChatLLM(SDKAdapter):
                 prepared, "".join(texts), "".join(thoughts), calls.calls(), finish, refusal or None, head
             )
         )
-
-
-_DROPPABLE = frozenset({"temperature", "reasoning_effort", "parallel_tool_calls", "stream_options"})
-
-
-async def until_lost(events: AsyncIterator[dict[str, Any]], finished: Any) -> AsyncIterator[dict[str, Any]]:
-    """The events; a connection lost after the model has finished costs the usage, not the turn."""
-    lost = transport_failures()
-    try:
-        async for event in events:
-            yield event
-    except lost:
-        if not finished():
-            raise
 
 
 def _tool_choice(choice: Any) -> Any:
@@ -283,24 +259,6 @@ def encode_message(message: Message, echo: bool = False) -> bytes:
     elif not message.content:
         return b""
     return dumps(data)
-
-
-def with_json_word(messages: list[Message]) -> list[Message]:
-    """The conversation with the word "json" in it: unchanged where it is, else added to the last user text."""
-    if any(_says_json(message) for message in messages):
-        return messages
-    for at in range(len(messages) - 1, -1, -1):
-        if messages[at].role == "user":
-            text = f"{messages[at].content}\n\n{JSON_WORD}".lstrip()
-            return [*messages[:at], Message.user(text), *messages[at + 1 :]]
-    return [*messages, Message.user(JSON_WORD)]
-
-
-def _says_json(message: Message) -> bool:
-    known = message.wire.get("says_json")
-    if known is None:
-        known = message.wire["says_json"] = "json" in message.content.lower()
-    return bool(known)
 
 
 def _raw_call(call: Mapping[str, Any]) -> RawCall:
@@ -345,8 +303,3 @@ def read_usage(usage: Any) -> Usage | None:
         count(inputs.get("cache_write_tokens")),
         count(outputs.get("reasoning_tokens")),
     )
-
-
-def count(value: Any) -> int:
-    """A number of tokens; 0 where it is missing or nonsense."""
-    return max(0, value) if isinstance(value, int) else 0

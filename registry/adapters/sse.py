@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from typing import Any
 
@@ -20,13 +20,14 @@ def _object(data: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-async def json_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:
+async def json_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[dict[str, Any], None]:
     """The JSON objects of a stream, as they come. Comments and data that is no JSON object are passed over.
 
     An object is handed on with its own line, without waiting for the blank line after it; data that spans lines is
     joined. Ends at `[DONE]` or with the body.
     """
-    rest, pending = b"", []
+    rest = b""
+    pending: list[str] = []
     async for chunk in chunks:
         rest += chunk
         if b"\n" not in chunk:

@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from ..llm import ToolSpec
-from ..messages import ToolCall, canonical_json
-from ..text import clean
+from registry.llm import ToolSpec
+from registry.messages import ToolCall, canonical_json
+from registry.text import clean
 
 NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")
 """Tool names that OpenAI and Anthropic take."""
@@ -106,3 +106,8 @@ class ToolBlocks:
             del self._known[next(iter(self._known))]
         self._known[key] = (tools, block)  # holding the specs keeps their ids from being given to others
         return block
+
+
+def count(value: Any) -> int:
+    """A number of tokens as a server gives it; 0 where it is missing or nonsense."""
+    return max(0, value) if isinstance(value, int) else 0
