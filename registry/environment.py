@@ -18,6 +18,7 @@ from .local import (
     is_loopback,
     list_models,
     only_model,
+    without_password,
 )
 from .providers import Demo, ModelEntry, make_llm
 
@@ -95,12 +96,21 @@ def _offers(env: Mapping[str, str]) -> tuple[Offer, ...]:
     offers = []
     key, url = env.get("OPENAI_API_KEY"), env.get("OPENAI_BASE_URL")
     if url:
-        offers.append(Offer("openai_chat", f"chat completions at {url}", "OPENAI_BASE_URL", "OPENAI_MODEL", key, url))
+        offers.append(
+            Offer(
+                "openai_chat",
+                f"chat completions at {without_password(url)}",
+                "OPENAI_BASE_URL",
+                "OPENAI_MODEL",
+                key,
+                url,
+            )
+        )
     elif key:
         offers.append(Offer("openai", "Responses at OpenAI", "OPENAI_API_KEY", "OPENAI_MODEL", key))
     key, url = env.get("ANTHROPIC_API_KEY"), env.get("ANTHROPIC_BASE_URL")
     if key or url:
-        title = f"Messages at {url}" if url else "Messages at Anthropic"
+        title = f"Messages at {without_password(url)}" if url else "Messages at Anthropic"
         variables = "ANTHROPIC_BASE_URL" if url else "ANTHROPIC_API_KEY"
         offers.append(Offer("anthropic", title, variables, "ANTHROPIC_MODEL", key, url))
     return tuple(offers)
@@ -166,9 +176,10 @@ def _asked(offer: Offer) -> Server | None:
     models = list_models(_api_root(offer), headers=_headers(offer), timeout=REMOTE_TIMEOUT)
     if not models:
         raise NoModelError(
-            f"{offer.variables}={offer.base_url} lists no models (is the server up?): set {MODEL} to the name of one"
+            f"{offer.variables}={without_password(offer.base_url)} lists no models. Is it up? "
+            f"Or set {MODEL} to the name of one"
         )
-    return Server(offer.provider, offer.base_url, models)
+    return Server(offer.variables, without_password(offer.base_url), models)
 
 
 def _api_root(offer: Offer) -> str:

@@ -92,6 +92,12 @@ def is_loopback(base_url: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
+def without_password(url: str) -> str:
+    """An address as it may be shown: a user and password in it are left out."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
 def _is_chat(entry: Any) -> bool:
     """Embedding models stand in the same list; LM Studio ships one. They cannot chat."""
     return isinstance(entry, dict) and isinstance(entry.get("id"), str) and "embed" not in entry["id"].lower()

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from .errors import UsageError
+from .local import is_loopback
 from .messages import Usage
 
 MILLION = Decimal(1_000_000)
@@ -82,6 +83,8 @@ def find_price(provider: str, model_id: str, base_url: str | None = None) -> Lis
     `provider`: openai, openai_chat or anthropic. With a `base_url` the provider is the one that serves there; a local
     or unknown server has no price.
     """
+    if base_url and is_loopback(base_url):
+        return None
     from genai_prices.data_snapshot import get_snapshot
 
     listed = None if base_url else provider.removesuffix("_chat")

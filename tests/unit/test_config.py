@@ -18,6 +18,7 @@ from registry.errors import ConfigError, NoModelError
 from registry.llm import LLM, Limits
 from registry.local import LOCAL_SERVERS, Server, find_local
 from registry.prices import Price
+from registry.providers import make_llm
 from registry.testing import ScriptedLLM
 from registry.toml_file import config_folder
 
@@ -62,6 +63,20 @@ def from_env(
     env: dict[str, str], servers: tuple[Server, ...] = (), demo: Callable[[], LLM | None] | None = None
 ) -> ModelRegistry:
     return ModelRegistry._of(models_from_env(env, demo=demo, servers=servers))
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """The API keys models were made with, in order; adapters don't show theirs."""
+    noted: list[str | None] = []
+
+    def noting(provider: str, model: str, **options: Any) -> LLM:
+        noted.append(options["api_key"])
+        return make_llm(provider, model, **options)
+
+    monkeypatch.setattr("registry.models_toml.make_llm", noting)
+    monkeypatch.setattr("registry.environment.make_llm", noting)
+    return noted
 
 
 # models.toml
@@ -149,16 +164,17 @@ def test_a_key_written_into_the_file_is_refused_and_not_repeated(tmp_path: Path)
     assert "secret" not in str(caught.value)
 
 
-def test_a_key_goes_only_where_the_file_sends_it(tmp_path: Path) -> None:
+def test_a_key_goes_only_where_the_file_sends_it(tmp_path: Path, keys: list[str | None]) -> None:
     own = '[models.a]\nprovider = "openai_chat"\nmodel = "m"\n'
     elsewhere = own + 'base_url = "http://127.0.0.1:1/v1"\n'
+    named = elsewhere + 'api_key_env = "OPENAI_API_KEY"\n'
     with pytest.raises(ConfigError, match="OPENAI_API_KEY is not set"):
         load(write(tmp_path, own))
-    assert load(write(tmp_path, own), OPENAI_API_KEY="k").get("a")._key == "k"
-    assert load(write(tmp_path, elsewhere), OPENAI_API_KEY="k").get("a")._key is None
-    named = elsewhere + 'api_key_env = "OPENAI_API_KEY"\n'
-    assert load(write(tmp_path, named), OPENAI_API_KEY="k").get("a")._key == "k"
-    assert load(write(tmp_path, named)).get("a")._key is None
+    for text, env in ((own, {"OPENAI_API_KEY": "k"}), (elsewhere, {"OPENAI_API_KEY": "k"})):
+        load(write(tmp_path, text), **env)
+    for env in ({"OPENAI_API_KEY": "k"}, {}):
+        load(write(tmp_path, named), **env)
+    assert keys == ["k", None, "k", None]
 
 
 def test_local_models_have_no_list_price(tmp_path: Path) -> None:
@@ -224,12 +240,12 @@ def test_the_users_folder_follows_the_platform() -> None:
     ],
 )
 def test_keys_and_addresses_say_which_adapter(
-    env: dict[str, str], adapter: type[LLM], base_url: str | None, key: str | None
+    env: dict[str, str], adapter: type[LLM], base_url: str | None, key: str | None, keys: list[str | None]
 ) -> None:
     models = from_env({**env, "DAGWRIGHT_MODEL": "some-model"})
     llm: Any = models.get_default()
     assert type(llm) is adapter
-    assert (llm.model_id, llm.base_url, llm._key) == ("some-model", base_url, key)
+    assert (llm.model_id, llm.base_url, keys) == ("some-model", base_url, [key])
     assert "DAGWRIGHT_MODEL" in models.origin["some-model"]
 
 
@@ -272,6 +288,16 @@ def test_the_providers_own_variables_name_models_too() -> None:
     env = {"ANTHROPIC_API_KEY": "a", "ANTHROPIC_MODEL": "theirs", "OPENAI_MODEL": "no-key-for-it"}
     assert from_env(env).get_default().model_id == "theirs"
     assert from_env({**env, "DAGWRIGHT_MODEL": "ours"}).names() == ("ours",)
+
+
+def test_a_password_in_an_address_is_not_shown(serve: Callable[..., "Fake"]) -> None:
+    url = serve({}).url.replace("http://", "http://me:hunter2@")
+    models = from_env({"OPENAI_BASE_URL": f"{url}/v1", "DAGWRIGHT_MODEL": "m"})
+    assert models.get("m").base_url == f"{url}/v1"  # type: ignore[attr-defined]
+    assert "hunter2" not in models.origin["m"]
+    with pytest.raises(NoModelError, match="lists no models") as caught:
+        from_env({"OPENAI_BASE_URL": f"{url}/v1"})
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_provider_that_is_not_set_up_is_told() -> None:
@@ -465,5 +491,5 @@ def test_a_named_model_at_a_compatible_server_is_not_looked_up(serve: Callable[.
 
 def test_a_compatible_server_without_a_list_needs_a_name(serve: Callable[..., Fake]) -> None:
     fake = serve({})
-    with pytest.raises(NoModelError, match=r"OPENAI_BASE_URL=http://127.* lists no models .*set DAGWRIGHT_MODEL"):
+    with pytest.raises(NoModelError, match=r"OPENAI_BASE_URL=http://127.* lists no models\. .*set DAGWRIGHT_MODEL"):
         from_env({"OPENAI_BASE_URL": f"{fake.url}/v1"})
