@@ -20,6 +20,9 @@ MAX_DEPTH = 100
 SPARE_WORK = 50_000
 """Characters that failed tries may read on top of the text's own length."""
 
+ENCODED_LAYERS = 3
+"""How often a value may be encoded as a string inside a string."""
+
 _DOUBLE = '"“”„＂«'
 _SINGLE = "'‘’`"
 QUOTES = _DOUBLE + _SINGLE
@@ -51,6 +54,11 @@ _AFTER_ITEM = re.compile(
     |(?<=\s)["“'‘]|"(?=[^"\s,\]}}]))""",
     re.VERBOSE,
 )
+AFTER_ARGUMENT = re.compile(
+    rf"""\s*(?:{_TAIL_AHEAD}|[)）]|[,，]\s*(?:[^\W\d]\w{{0,100}}\s*=|["“'‘{{\[\d)-]|(?:true|false|null|True|False|None)\b))""",
+    re.VERBOSE,
+)
+"""What follows an argument of a Python-like call."""
 _INNER = {quote: re.compile(rf"\\.|[{re.escape(quote)}“”]", re.DOTALL) for quote in '"＂'}
 _INNER |= {quote: re.compile(r"\\.|[\"“”»＂]", re.DOTALL) for quote in "“”„«"}
 _INNER |= {quote: re.compile(r"\\.|['’]", re.DOTALL) for quote in "'‘’"}
@@ -117,13 +125,13 @@ class Reader:
         self._depth = 0
         self._no_comment_end = self._size + 1
 
-    def read(self, start: int) -> Found | Failure:
-        """The value that begins at `start` ({ or [ or any value), or why there is none."""
+    def read(self, start: int, after: re.Pattern[str] = _AFTER_MEMBER) -> Found | Failure:
+        """The value that begins at `start`, or why there is none. `after`: what follows a string, where it is one."""
         if self._work < 0:
             return Failure("budget", start)
         self._reach, self._closed, self._conflict, self._depth = start, True, None, 0
         try:
-            value, end = self._value(start, 0, _AFTER_MEMBER)
+            value, end = self._value(start, 0, after)
         except _StopError as stop:
             self._work -= max(self._reach, stop.at) - start
             return Failure(stop.reason, stop.at, self._depth)
@@ -142,10 +150,14 @@ class Reader:
         self._work -= self._size - failure.at
         return failure.at
 
+    def skip_blank(self, at: int) -> int:
+        """Past blanks."""
+        return BLANK.match(self.text, at).end()  # type: ignore[union-attr]  # matches the empty string
+
     def skip(self, at: int) -> int:
         """Past blanks and comments."""
         text = self.text
-        at = BLANK.match(text, at).end()  # type: ignore[union-attr]  # matches the empty string
+        at = self.skip_blank(at)
         while at < self._size and text[at] in "/#":
             if text.startswith("/*", at):
                 end = -1 if at >= self._no_comment_end else text.find("*/", at + 2)
@@ -159,7 +171,7 @@ class Reader:
             else:
                 return at
             self._reach = max(self._reach, end)
-            at = BLANK.match(text, end).end()  # type: ignore[union-attr]
+            at = self.skip_blank(end)
         return at
 
     def _stop(self, reason: str, at: int) -> NoReturn:
@@ -388,3 +400,32 @@ def strict(text: str) -> Found | None:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} has no JSON value")
+
+
+def parse_value(text: str) -> Any:
+    """A text that is one JSON value, forgivingly read. Raises ValueError."""
+    body = text.strip(BLANK_CHARS)
+    found = strict(body)
+    if found is None:
+        read = Reader(body, close_at_end=False).read(0)
+        if not isinstance(read, Found) or read.end < len(body):
+            raise ValueError("not a JSON value")
+        found = read
+    if found.conflict is not None:
+        raise ValueError(f"the key {found.conflict!r} comes twice with different values")
+    return found.value
+
+
+def decoded(value: Any) -> Any:
+    """A value that was encoded twice (or three times), decoded; other strings stay."""
+    for _ in range(ENCODED_LAYERS):
+        if not isinstance(value, str) or value.strip()[:1] not in ("{", "[", '"'):
+            break
+        try:
+            inner = parse_value(value)
+        except ValueError:
+            break
+        if not isinstance(inner, dict | list | str):
+            break
+        value = inner
+    return value

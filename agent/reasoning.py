@@ -7,7 +7,7 @@ import re
 _NAMES = r"(?:think|thinking|thought|thoughts|reasoning|reflection|scratchpad|seed:think)"
 _OPEN = re.compile(
     rf"<({_NAMES})>|(\[THINK\])|(◁think▷)|(<\|begin_of_thought\|>)|(<\|START_THINKING\|>)"
-    r"|(<\|channel\|>analysis(?:<\|message\|>)?)|(<\|channel>thought\b)"
+    r"|(<\|channel\|>analysis<\|message\|>)|(<\|channel>thought\b)"
     rf"|(</{_NAMES}>|\[/THINK\]|◁/think▷|<\|end_of_thought\|>|<\|END_THINKING\|>)",
     re.IGNORECASE,
 )
