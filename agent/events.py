@@ -10,6 +10,8 @@ from registry.context import caller
 from registry.messages import Event
 
 OnEvent = Callable[[Event], None]
+Emit = Callable[..., None]
+"""`emit(channel, **payload)`."""
 
 INTERNAL_CHANNELS = frozenset(
     {

@@ -117,6 +117,7 @@ class ReActAgent:
         self.guard = context_guard or ContextGuard()
         self.clock = clock
         self.emit = Emitter(on_event, clock)
+        self._finishing = False
         self.options = AgentOptions(
             use_native_tools,
             max_iterations,
@@ -140,6 +141,15 @@ class ReActAgent:
         while state.stop_reason is None:
             state = await run.step(state)
         return state.result()
+
+    def finish(self) -> None:
+        """Asks a running agent to come to an end: its next turn has no tools and is the last one."""
+        self._finishing = True
+
+    @property
+    def finishing(self) -> bool:
+        """Whether `finish` was called."""
+        return self._finishing
 
     async def stream_answer(self, query: str, result: AgentResult) -> AsyncGenerator[AnswerDelta, None]:
         """The reader's answer, written by the same model from the run's trace, piece by piece (pieces are strings).
@@ -209,7 +219,7 @@ class _Run:
 
     async def step(self, state: AgentState) -> AgentState:
         """One iteration: limits, context, the model's turn, what it asks for."""
-        last = state.iterations + 1 >= self.options.max_iterations
+        last = self.agent.finishing or state.iterations + 1 >= self.options.max_iterations
         if last and state.iterations and self.options.max_iterations > 1:
             state = state.said(self._note("last_turn"))
         try:

@@ -13,7 +13,7 @@ from registry.llm import LLM
 from registry.messages import Message, Usage
 from registry.text import cut_middle, load_prompt
 
-from .events import Emitter
+from .events import Emit
 
 RESULT_CHARS = 2_000
 """Characters of each tool result that the synthesis sees."""
@@ -57,7 +57,7 @@ def synthesis_messages(query: str, trace: str) -> list[Message]:
 
 
 async def stream_synthesis(
-    llm: LLM, messages: Sequence[Message], fallback: str, emit: Emitter, spent: list[Usage] | None = None
+    llm: LLM, messages: Sequence[Message], fallback: str, emit: Emit, spent: list[Usage] | None = None
 ) -> AsyncGenerator[AnswerDelta, None]:
     """Streams the answer to `messages`; where that fails, the fallback, after a reset if pieces were already sent.
 

@@ -6,9 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
+import structlog
+
 from agent.events import INTERNAL_CHANNELS
 from registry.clock import SYSTEM_CLOCK, Clock
 from registry.messages import Event
+
+log = structlog.get_logger(__name__)
 
 MERGE_SECONDS = 0.05
 """Answer pieces that come within this time are merged into one event; the first of a burst goes out at once."""
@@ -93,4 +97,7 @@ class MemoryLog:
         waiting, self._wake = self._wake, asyncio.Event()
         waiting.set()
         if self.on_event is not None and channel not in INTERNAL_CHANNELS:
-            self.on_event(event)
+            try:
+                self.on_event(event)
+            except Exception:  # an observer that fails must not cost the work it observes
+                log.exception("observer_failed", channel=channel, seq=event.seq)

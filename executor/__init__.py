@@ -1,0 +1,55 @@
+"""From a plan to results: scheduler, job, log, engine, service, experiments, command."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .dag import DAGExecutor
+    from .job import JobHandle, JobOptions, run_job, start_job
+    from .job_types import Job
+    from .options import RunOptions
+    from .results import PlanResult, StepResult
+
+__all__ = [
+    "DAGExecutor",
+    "Job",
+    "JobHandle",
+    "JobOptions",
+    "PlanResult",
+    "RunOptions",
+    "StepResult",
+    "create_app",
+    "run_job",
+    "start_job",
+]
+
+_HOMES = {
+    "dag": ("DAGExecutor",),
+    "job": ("JobHandle", "JobOptions", "run_job", "start_job"),
+    "job_types": ("Job",),
+    "options": ("RunOptions",),
+    "results": ("PlanResult", "StepResult"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def create_app(*args: Any, **options: Any) -> Any:
+    """The service as an ASGI application. Not built yet: raises NotBuiltError."""
+    from registry.errors import NotBuiltError
+
+    raise NotBuiltError("the service is not built yet: run jobs with run_job or the command")
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when first used, so that a bare import stays cheap."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,646 @@
+"""One way to run a job: route, plan, execute, analyze, replan, write up. The ports differ, the pipeline does not."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import structlog
+
+from agent.context import ContextGuard
+from agent.hooks import Hook, HookRegistry
+from agent.interrupts import InterruptQueue
+from agent.react import ReActAgent
+from agent.state import AgentResult
+from agent.synthesis import stream_synthesis, synthesis_messages
+from planner.analyzer import PlanAnalyzer, Verdict
+from planner.checks import PlanError
+from planner.plan import Plan
+from planner.planner import DAGPlanner
+from planner.replan import diff_plans
+from planner.router import Route, route
+from registry.clock import SYSTEM_CLOCK, Clock
+from registry.context import calling
+from registry.errors import DagwrightError, LLMError, NotBuiltError, UsageError
+from registry.messages import Event, Message
+from registry.models import ModelRegistry, as_registry
+from registry.tools import ToolRegistry
+
+from .answer import joined, plain_statement, work_of
+from .dag import DAGExecutor
+from .job_types import AnswerMode, Job, JobRequest, JobStatus, Mode
+from .ledger import Ledger
+from .log.memory import MemoryLog
+from .options import RunOptions
+from .results import PlanResult, StepResult
+from .rounds import after_round
+
+FATAL = ("auth", "quota")
+"""Provider errors after which nothing else can succeed: they fail the job at once, whoever met them."""
+FOLLOW_UP = "[User follow-up]: "
+CHANGED = "Skipped — user changed requirements"
+STOPPED = "Skipped — stopped by the user"
+DOMAIN_RULE = (
+    "This is a {domain} question: name the source of every fact, and say where a qualified person must be asked."
+)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """How a job is run. `max_replan_rounds` counts executions, the first included; `replan_stop_confidence` is 0 to 1.
+    `plan_prompt` names the planner's prompt (plan, plan_short)."""
+
+    run: RunOptions = field(default_factory=RunOptions)
+    max_replan_rounds: int = 3
+    replan_stop_confidence: float = 0.8
+    router: bool = True
+    max_steps: int = 64
+    plan_prompt: str = "plan"
+    analyze: bool = True
+
+    @classmethod
+    def from_settings(cls, settings: Any) -> JobOptions:
+        """The options that the settings say."""
+        agent = {
+            "max_iterations": settings.max_iterations,
+            "cycle_detection_threshold": settings.cycle_detection_threshold,
+            "completion_check": settings.completion_check_min_tools > 0,
+            "completion_check_min_tools": max(1, settings.completion_check_min_tools),
+            "self_reflection_interval": settings.self_reflection_interval,
+        }
+        run = RunOptions(
+            max_concurrency=settings.max_concurrency,
+            step_timeout=settings.step_timeout,
+            step_retries=settings.step_retries,
+            agent=agent,
+            structured_context_multiplier=settings.structured_context_multiplier,
+        )
+        return cls(
+            run,
+            settings.max_replan_rounds,
+            settings.replan_stop_confidence,
+            settings.router,
+            settings.max_steps,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """How the work came out, before it is put into a Job."""
+
+    status: JobStatus
+    answer: str
+    error: str | None = None
+    error_code: str | None = None
+
+
+class JobRunner:
+    """Runs one job. `send`, `stop` and `cancel_step` may be called while it runs, from the same thread."""
+
+    def __init__(
+        self,
+        request: JobRequest,
+        models: ModelRegistry,
+        tools: ToolRegistry,
+        *,
+        log: MemoryLog,
+        hooks: HookRegistry | None = None,
+        options: JobOptions | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.request, self.tools, self.log = request, tools, log
+        self.hooks, self.options, self.clock = hooks, options or JobOptions(), clock
+        self.ledger = Ledger(log.append)
+        self.models = models.scoped(self.ledger)
+        self.inbox = InterruptQueue()
+        self.mode: str = request.mode if request.plan is None else "dag"
+        self.goal = request.goal
+        self.plan = request.plan
+        self.steps: Mapping[str, StepResult] = {}
+        self.rounds, self.iterations = 0, 0
+        self.stopping = False
+        self.cancelling = False
+        self.domain: str | None = None
+        self._executor: DAGExecutor | None = None
+        self._agent: ReActAgent | None = None
+        self._started = clock.time()
+        self._clock0 = clock.monotonic()
+
+    # From outside
+
+    def send(self, text: str) -> None:
+        """A message of the user's: planned for in plan mode, an interrupt for a single agent."""
+        self.inbox.put(text)
+        if self._executor is not None and len(self.inbox):
+            self._executor.stop(CHANGED)
+
+    def stop(self) -> None:
+        """Ends with grace: what runs finishes, the answer is made of what there is."""
+        self.stopping = True
+        if self._executor is not None:
+            self._executor.stop(STOPPED)
+        if self._agent is not None:
+            self._agent.finish()
+
+    def cancel_step(self, step_id: str) -> None:
+        """Cancels one step of the running plan. Raises UsageError when no plan runs."""
+        if self._executor is None:
+            raise UsageError("no plan is running: there is no step to cancel")
+        self._executor.cancel_step(step_id)
+
+    # The pipeline
+
+    async def run(self) -> Job:
+        """Runs to the end. Whatever happens, the last event is `done` and says what happened.
+
+        Raises only CancelledError, when it is cancelled from outside, and UsageError for a misuse of the library.
+        """
+        with calling(job_id=self.log.job_id):
+            self._tell_started()
+            try:
+                ending = await self._work()
+            except asyncio.CancelledError:
+                job = self._ended(self._with_what_there_is("cancelled", "cancelled", "The job was cancelled."))
+                task = asyncio.current_task()
+                if self.cancelling and task is not None and task.uncancel() == 0:
+                    return job
+                raise
+            except DagwrightError as error:
+                self._ended(self._with_what_there_is("failed", error.code, str(error)))
+                if isinstance(error, UsageError):
+                    raise
+                return self.job
+            except BaseException as error:
+                self._ended(self._with_what_there_is("failed", "internal", f"{type(error).__name__}: {error}"))
+                raise
+            return self._ended(ending)
+
+    async def _work(self) -> _Ending:
+        if self.mode == "auto":
+            await self._route()
+        if self.mode == "react":
+            return await self._react()
+        return await self._dag()
+
+    async def _route(self) -> None:
+        chosen = Route("dag", None)
+        if self.options.router:
+            try:
+                chosen = await route(self.models, self.goal, self.request.history)
+            except LLMError as error:
+                if error.code in FATAL:
+                    raise
+                log.warning("routing_failed", error=str(error), code=error.code)
+        self.mode, self.domain = chosen.mode, chosen.domain_hint
+        self.log.append("route", {"mode": self.mode, "domain_hint": self.domain})
+
+    # One agent does it all
+
+    async def _react(self) -> _Ending:
+        llm = self.models.for_role("reasoning") if self.domain else self.models.get_default()
+        history: Sequence[Message] = self.request.history
+        query = self.goal
+        while True:
+            self._agent = self._new_agent(llm)
+            if self.stopping:
+                self._agent.finish()
+            with calling(role="agent"):
+                result = await self._agent.run(query, history=history)
+            self.iterations += result.iterations
+            answer = await self._react_answer(self._agent, query, result)
+            if waiting := self.inbox.drain():
+                self.log.append("inject", {"type": "inject", "content": "\n\n".join(waiting)})
+                history, query = result.messages, "\n\n".join(waiting)
+                self.goal += "".join(f"\n\n{FOLLOW_UP}{text}" for text in waiting)
+                self.log.append("answer", {"status": "reset"})
+                continue
+            self._agent = None
+            return self._react_ending(result, answer)
+
+    def _new_agent(self, llm: Any) -> ReActAgent:
+        return ReActAgent(
+            llm,
+            self.tools,
+            system_prompt=self._domain_rule(),
+            hooks=self.hooks,
+            interrupts=self.inbox,
+            context_guard=ContextGuard(compact_llm=self.models.for_role("compact")),
+            on_event=self._pass_on,
+            answer_mode=self.request.answer_mode,
+            clock=self.clock,
+            **self.options.run.agent,
+        )
+
+    async def _react_answer(self, agent: ReActAgent, query: str, result: AgentResult) -> str:
+        if result.stop_reason != "final_answer" or self.request.answer_mode == "direct":
+            return result.answer
+        self.log.append("phase", {"phase": "synthesizing"})
+        text = ""
+        async for delta in agent.stream_answer(query, result):
+            text = "" if delta.reset else text + delta
+            if len(self.inbox):
+                break
+        return text or result.answer
+
+    def _react_ending(self, result: AgentResult, answer: str) -> _Ending:
+        if self.stopping:
+            return _Ending(
+                "cancelled", answer or plain_statement({}, "It was stopped."), "stopped by the user", "stopped"
+            )
+        if result.stop_reason == "final_answer" and not result.unparsed:
+            return _Ending("completed", answer)
+        code = "unparsed" if result.unparsed else result.error or result.stop_reason
+        cause = result.error_message or f"the agent ended with {code}"
+        if result.stop_reason == "budget_exceeded":
+            return _Ending("budget_exceeded", answer or plain_statement({}, cause), cause, code)
+        found = result.unparsed or any(not record.is_error for record in result.tool_calls)
+        status: JobStatus = "partial" if found and code not in FATAL else "failed"
+        return _Ending(status, answer or plain_statement({}, f"Cause: {cause}."), cause, code)
+
+    # A plan and its rounds
+
+    async def _dag(self) -> _Ending:
+        planner = DAGPlanner(
+            self.models,
+            tools=self.tools,
+            clock=self.clock,
+            max_steps=self.options.max_steps,
+            prompt_name=self.options.plan_prompt,
+        )
+        fixed = self.plan is not None
+        if self.plan is None:
+            await self._make_plan(planner)
+        used = 0
+        while True:
+            if self.stopping:  # stopped while a plan was made
+                return self._with_what_there_is("cancelled", "stopped", "The job was stopped.")
+            result = await self._execute()
+            used += 1
+            fatal = next((step for step in result.steps.values() if step.error_code in FATAL), None)
+            if fatal is not None:
+                return self._with_what_there_is("failed", fatal.error_code or "", fatal.error or "")
+            if self.stopping or result.status == "budget_exceeded":
+                status: JobStatus = "budget_exceeded" if result.status == "budget_exceeded" else "cancelled"
+                code = "budget_exceeded" if status == "budget_exceeded" else "stopped"
+                return self._with_what_there_is(status, code, "The job was stopped." if code == "stopped" else code)
+            verdict, failure = await self._judge(result)
+            if failure is not None:
+                return self._with_what_there_is("partial", failure.code, f"the analysis failed: {failure}")
+            move = after_round(
+                message_waits=bool(len(self.inbox)),
+                achieved=verdict.achieved,
+                confidence=verdict.confidence,
+                used=used,
+                rounds=self.options.max_replan_rounds,
+                enough=self.options.replan_stop_confidence,
+                fixed=fixed,
+            )
+            if move not in ("replan", "replan_for_message"):
+                ending = await self._write_up(result, verdict)
+                if ending is not None:
+                    return ending
+                move = "replan_for_message"
+            if move == "replan_for_message":
+                used -= 1
+                self._hear()
+            trouble = await self._change_plan(planner, verdict)
+            while trouble is None and len(self.inbox) and not self.stopping:  # said while the plan was changed
+                self._hear()
+                trouble = await self._change_plan(planner, verdict)
+            if trouble is not None:
+                return self._with_what_there_is("partial", trouble.code, f"no new plan could be made: {trouble}")
+
+    async def _make_plan(self, planner: DAGPlanner) -> None:
+        """The first plan; a message that comes meanwhile is planned for before anything runs."""
+        while True:
+            self.log.append("phase", {"phase": "planning"})
+            plan = await planner.plan(self.goal, self.request.history)
+            self._set_plan(plan)
+            if self.stopping or not len(self.inbox):
+                return
+            self._hear()
+
+    async def _change_plan(self, planner: DAGPlanner, verdict: Verdict) -> DagwrightError | None:
+        """The next round's plan: a diff of this one. A failure to make it is returned."""
+        assert self.plan is not None
+        self.log.append("phase", {"phase": "replanning", "reasoning": verdict.reasoning})
+        try:
+            plan = await planner.replan(self.goal, self.plan, self.steps, verdict.reasoning, self.request.history)
+        except (LLMError, PlanError) as error:
+            if error.code in FATAL:
+                raise
+            return error
+        except DagwrightError as error:
+            if isinstance(error, UsageError):
+                raise
+            return error
+        self.log.append("plan_diff", diff_plans(self.plan, plan).to_json())
+        self._set_plan(plan)
+        return None
+
+    def _set_plan(self, plan: Plan) -> None:
+        if self.domain:
+            steps = (replace(step, model_hint=step.model_hint or "reasoning") for step in plan.steps)
+            plan = replace(plan, steps=tuple(steps))
+        self.plan = plan
+        self.log.append("plan", plan.to_json())
+
+    async def _execute(self) -> PlanResult:
+        assert self.plan is not None
+        self.log.append("phase", {"phase": "executing"})
+        kept = {name: self.steps[name] for name in self.plan.kept if name in self.steps}
+        agent = {**self.options.run.agent, "system_prompt": self._domain_rule()}
+        executor = DAGExecutor(
+            self.models,
+            self.tools,
+            hooks=self.hooks,
+            on_event=self._pass_on,
+            options=replace(self.options.run, agent=agent),
+            clock=self.clock,
+        )
+        self._executor = executor
+        try:
+            plan = replace(self.plan, goal=self.goal)
+            result = await executor.execute(plan, kept=kept)
+        finally:
+            self._executor = None
+        self.rounds += 1
+        self.steps = result.steps
+        self.iterations += sum(step.iterations for name, step in result.steps.items() if name not in kept)
+        return result
+
+    async def _judge(self, result: PlanResult) -> tuple[Verdict, LLMError | None]:
+        """The verdict; a provider's error is none and is returned beside an empty one."""
+        if not any(step.status == "completed" for step in result.steps.values()):
+            causes = "; ".join(f"{name}: {step.error}" for name, step in result.steps.items() if step.error)
+            verdict = Verdict(False, 0.0, f"No step has a result. {causes}", "")
+        elif not self.options.analyze:
+            verdict = Verdict(result.status == "completed", 1.0, "not analyzed", "")
+        else:
+            self.log.append("phase", {"phase": "analyzing"})
+            try:
+                verdict = await PlanAnalyzer(self.models, clock=self.clock).analyze(self.goal, result)
+            except LLMError as error:
+                if error.code in FATAL:
+                    raise
+                return Verdict(False, 0.0, str(error), ""), error
+        self.log.append("verdict", verdict.to_json())
+        return verdict, None
+
+    async def _write_up(self, result: PlanResult, verdict: Verdict) -> _Ending | None:
+        """The answer, streamed by the smart model; None when a message came meanwhile, which voids it."""
+        assert self.plan is not None
+        done = any(step.status == "completed" for step in result.steps.values())
+        cause = None if verdict.achieved else verdict.reasoning
+        fallback = verdict.final_answer or joined(self.plan, result.steps) or plain_statement(result.steps, cause)
+        answer = fallback
+        if done:
+            self.log.append("phase", {"phase": "synthesizing"})
+            llm = self.models.for_role("smart")
+            room = ContextGuard().budget(llm) * 2
+            query = (
+                self.goal if verdict.achieved else f"{self.goal}\n\n(A reviewer says of the work: {verdict.reasoning})"
+            )
+            messages = synthesis_messages(query, work_of(self.plan, result.steps, room))
+            answer = ""
+            async for delta in stream_synthesis(llm, messages, fallback, self._emit):
+                answer = "" if delta.reset else answer + delta
+                if len(self.inbox):
+                    break
+        else:
+            self._say(answer)
+        if len(self.inbox):
+            self.log.append("answer", {"status": "reset"})
+            return None
+        status = _status(result, verdict)
+        if status == "completed":
+            return _Ending(status, answer)
+        first = next((step for step in result.steps.values() if step.status == "failed"), None)
+        error = (first.error if first is not None else None) or verdict.reasoning or "the goal was not reached"
+        return _Ending(status, answer, error, (first.error_code if first else None) or "not_achieved")
+
+    # Small parts
+
+    def _hear(self) -> None:
+        """Takes the waiting messages into the goal that planner, analyzer and synthesis see."""
+        texts = self.inbox.drain()
+        if texts:
+            self.log.append("inject", {"type": "inject", "content": "\n\n".join(texts)})
+            self.goal += "".join(f"\n\n{FOLLOW_UP}{text}" for text in texts)
+
+    def _domain_rule(self) -> str | None:
+        return DOMAIN_RULE.format(domain=self.domain) if self.domain else None
+
+    def _pass_on(self, event: Event) -> None:
+        self.log.append(event.channel, event.payload, event.step_id)
+
+    def _emit(self, channel: str, **payload: Any) -> None:
+        self.log.append(channel, payload)
+
+    def _say(self, answer: str) -> None:
+        self._emit("answer", status="start")
+        self._emit("answer", status="delta", content=answer)
+        self._emit("answer", status="done")
+
+    def _with_what_there_is(self, status: JobStatus, code: str, error: str) -> _Ending:
+        """An ending without another model call: the completed steps' results, else what failed."""
+        found = joined(self.plan, self.steps)
+        if status == "partial" and not found:
+            status = "failed"
+        return _Ending(status, found or plain_statement(self.steps, error), error, code)
+
+    def _tell_started(self) -> None:
+        self.log.append(
+            "job_started",
+            {
+                "goal": self.goal,
+                "mode": self.mode,
+                "models": {name: self.models.get(name).model_id for name in self.models.names()},
+                "tools": list(self.tools.names()),
+                "history": [message.to_json() for message in self.request.history],
+                "max_replan_rounds": self.options.max_replan_rounds,
+            },
+        )
+        if self.plan is not None:
+            self.log.append("plan", self.plan.to_json())
+
+    def _ended(self, ending: _Ending) -> Job:
+        self.job = Job(
+            self.log.job_id,
+            ending.status,
+            self.goal,
+            self.mode,
+            ending.answer,
+            self.plan,
+            self.steps,
+            self.ledger.usage,
+            self.clock.monotonic() - self._clock0,
+            ending.error,
+            ending.error_code,
+            self.rounds,
+            self.iterations,
+            self._started,
+            self._started,
+            self.clock.time(),
+            dict(self.ledger.by_role),
+            dict(self.ledger.by_model),
+            self.request.metadata,
+        )
+        self.log.append(
+            "done",
+            {
+                "answer": self.job.answer,
+                "iterations": self.iterations,
+                "usage": self.job.to_json()["usage"],
+                "elapsed": round(self.job.elapsed, 3),
+                "cost": self.job.to_json()["usage"]["cost_usd"],
+                "status": ending.status,
+                "error": ending.error,
+                "error_code": ending.error_code,
+            },
+        )
+        self.log.close()
+        return self.job
+
+
+def _status(result: PlanResult, verdict: Verdict) -> JobStatus:
+    if result.status == "completed":
+        return "completed" if verdict.achieved else "partial"
+    return "partial" if any(step.status == "completed" for step in result.steps.values()) else "failed"
+
+
+class JobHandle:
+    """A running job: what can be said to it and asked of it. It owns the job's task."""
+
+    def __init__(self, runner: JobRunner) -> None:
+        self._runner = runner
+        self._task = asyncio.create_task(runner.run(), name=f"job {runner.log.job_id}")
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self._runner.log.job_id
+
+    @property
+    def log(self) -> MemoryLog:
+        """The job's history, internal channels included."""
+        return self._runner.log
+
+    def send(self, text: str) -> None:
+        """A follow-up message."""
+        self._runner.send(text)
+
+    def stop(self) -> None:
+        """Ends with grace: running steps finish, pending ones are skipped."""
+        self._runner.stop()
+
+    def cancel(self) -> None:
+        """Ends at once: running steps are cancelled and awaited; `result` gives the cancelled job."""
+        if not self._task.done():
+            self._runner.cancelling = True
+            self._task.cancel()
+
+    def cancel_step(self, step_id: str) -> None:
+        """Cancels one running or pending step."""
+        self._runner.cancel_step(step_id)
+
+    def decide(self, call_id: str, approve: bool, reason: str = "") -> None:
+        """Decides a waiting call."""
+        raise NotBuiltError("no call can wait for an approval yet: the approval hook is not built")
+
+    def events(self, after: int = 0) -> AsyncIterator[Event]:
+        """The public events with a `seq` above `after`, to the end of the job."""
+        return self._runner.log.read(after)
+
+    async def result(self) -> Job:
+        """The ended job. Cancelling the wait cancels the job too, and waits until it has ended."""
+        try:
+            return await asyncio.shield(self._task)
+        except asyncio.CancelledError:
+            if not self._task.done():
+                self._task.cancel()
+                await asyncio.wait({self._task})
+            raise
+
+
+def start_job(
+    goal: str | Plan,
+    models: Any,
+    *,
+    tools: ToolRegistry | Iterable[Any] = (),
+    mode: Mode = "auto",
+    history: Sequence[Message] = (),
+    budget: Any = None,
+    on_event: Callable[[Event], None] | None = None,
+    answer_mode: AnswerMode = "synthesis",
+    hooks: HookRegistry | Iterable[Hook] | None = None,
+    options: JobOptions | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> JobHandle:
+    """Starts a job in the running event loop; the handle talks to it. For the parameters see `run_job`."""
+    runner = _runner(goal, models, tools, mode, history, budget, on_event, answer_mode, hooks, options, metadata, clock)
+    return JobHandle(runner)
+
+
+async def run_job(
+    goal: str | Plan,
+    models: Any,
+    *,
+    tools: ToolRegistry | Iterable[Any] = (),
+    mode: Mode = "auto",
+    history: Sequence[Message] = (),
+    budget: Any = None,
+    on_event: Callable[[Event], None] | None = None,
+    answer_mode: AnswerMode = "synthesis",
+    hooks: HookRegistry | Iterable[Hook] | None = None,
+    options: JobOptions | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Job:
+    """Runs a goal, or a plan as it is, to its end and says truly how it ended: see `Job.status`.
+
+    `models` is a ModelRegistry or one LLM. `mode`: `dag` plans, `react` lets one agent work, `auto` lets a router
+    decide. `history` is an earlier conversation. `on_event` sees each public event as it happens. Raises UsageError
+    for wrong arguments and CancelledError when cancelled; whatever else happens stands in the Job. `budget` is not
+    built yet and refused.
+    """
+    runner = _runner(goal, models, tools, mode, history, budget, on_event, answer_mode, hooks, options, metadata, clock)
+    return await runner.run()
+
+
+def _runner(
+    goal: str | Plan,
+    models: Any,
+    tools: Any,
+    mode: Mode,
+    history: Sequence[Message],
+    budget: Any,
+    on_event: Callable[[Event], None] | None,
+    answer_mode: AnswerMode,
+    hooks: Any,
+    options: JobOptions | None,
+    metadata: Mapping[str, Any] | None,
+    clock: Clock,
+) -> JobRunner:
+    if budget is not None:
+        raise NotBuiltError(
+            "budgets are not built yet: a job can't be held to one, so it is refused rather than started without it"
+        )
+    plan = goal if isinstance(goal, Plan) else None
+    text = goal.goal or "Carry out the plan." if isinstance(goal, Plan) else goal
+    request = JobRequest(text, plan, mode, tuple(history), answer_mode, metadata or {})
+    return JobRunner(
+        request,
+        as_registry(models),
+        tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools),
+        log=MemoryLog(f"job_{uuid.uuid4().hex[:24]}", clock=clock, on_event=on_event),
+        hooks=hooks if isinstance(hooks, HookRegistry) or hooks is None else HookRegistry(hooks),
+        options=options,
+        clock=clock,
+    )

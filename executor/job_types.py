@@ -1,0 +1,106 @@
+"""A job: what was asked, and what became of it. Frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Literal, get_args
+
+from planner.plan import Plan
+from registry.errors import UsageError
+from registry.messages import Message, Usage
+
+from .results import StepResult, rfc3339
+
+Mode = Literal["auto", "dag", "react"]
+JobStatus = Literal[
+    "queued", "running", "needs_decision", "completed", "partial", "failed", "cancelled", "budget_exceeded"
+]
+AnswerMode = Literal["synthesis", "direct"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """What a job is asked to do. `plan` is executed as it is; without one the planner makes it (mode dag), or one
+    agent does the whole (mode react), or a router decides (mode auto)."""
+
+    goal: str
+    plan: Plan | None = None
+    mode: Mode = "auto"
+    history: tuple[Message, ...] = ()
+    answer_mode: AnswerMode = "synthesis"
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(Mode):
+            raise UsageError(f"mode must be one of {', '.join(get_args(Mode))}, not {self.mode!r}")
+        if self.answer_mode not in get_args(AnswerMode):
+            raise UsageError(f"answer_mode must be synthesis or direct, not {self.answer_mode!r}")
+        if not self.goal.strip():
+            raise UsageError("the goal is empty: say what is to be done")
+        if self.plan is not None:
+            self.plan.check()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """How a job ended, or where it stands.
+
+    `answer` is never empty once the job has ended. `error` and `error_code` say why it is not completed. `rounds`
+    counts executions of plans. `iterations` are the model calls of its agents' loops. `elapsed` is in seconds, times
+    are seconds since the epoch. `by_role` and `by_model` are the parts of `usage`.
+    """
+
+    id: str
+    status: JobStatus
+    goal: str
+    mode: str
+    answer: str = ""
+    plan: Plan | None = None
+    steps: Mapping[str, StepResult] = field(default_factory=dict)
+    usage: Usage = Usage.zero()  # noqa: RUF009 - frozen
+    elapsed: float = 0.0
+    error: str | None = None
+    error_code: str | None = None
+    rounds: int = 0
+    iterations: int = 0
+    created_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    by_role: Mapping[str, Usage] = field(default_factory=dict)
+    by_model: Mapping[str, Usage] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    parent: str | None = None
+
+    @property
+    def cost(self) -> Decimal | None:
+        """USD so far; None where nothing is known. `usage.partial` says that a part is missing."""
+        return self.usage.cost
+
+    def to_json(self) -> dict[str, Any]:
+        """The job in its public shape."""
+        return {
+            "id": self.id,
+            "status": self.status,
+            "goal": self.goal,
+            "mode": self.mode,
+            "created_at": rfc3339(self.created_at),
+            "started_at": rfc3339(self.started_at),
+            "ended_at": rfc3339(self.ended_at),
+            "elapsed": round(self.elapsed, 3),
+            "plan": None if self.plan is None else self.plan.to_json(),
+            "steps": [step.to_json() for step in self.steps.values()],
+            "answer": self.answer or None,
+            "error": self.error,
+            "error_code": self.error_code,
+            "rounds": self.rounds,
+            "iterations": self.iterations,
+            "parent": self.parent,
+            "metadata": dict(self.metadata),
+            "usage": {
+                **self.usage.to_json(),
+                "by_role": {name: usage.to_json() for name, usage in sorted(self.by_role.items())},
+                "by_model": {name: usage.to_json() for name, usage in sorted(self.by_model.items())},
+            },
+        }
