@@ -87,7 +87,7 @@ async def test_results_follow_in_call_order_whatever_finishes_first():
 
     wait = Tool("wait", "Waits.", {"type": "object", "properties": {"k": {"type": "integer"}}}, slow)
     llm = ScriptedLLM([[call("wait", n, k=n) for n in (1, 2, 3)], "done"])
-    result = await ReActAgent(llm, [wait]).run("q")
+    result = await ReActAgent(llm, [wait], completion_check=False).run("q")
     assert [message.content for message in result.messages if message.role == "tool"] == ["r1", "r2", "r3"]
 
 
