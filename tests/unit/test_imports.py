@@ -27,6 +27,8 @@ HEAVY = {
     "trafilatura",
 }
 """Packages that are imported on first use."""
+BY_OTHERS = {"rich"}
+"""Of these: what structlog imports where it is installed."""
 MAY_IMPORT = {"executor.settings_model": {"pydantic_settings"}}
 """Modules that exist to hold what needs a heavy package; they are imported on first use themselves."""
 
@@ -118,6 +120,27 @@ def test_these_tests_see_back_edges_and_cycles() -> None:
     assert "executor" in {found.split(".")[0] for found in imports(name, tree, typing=True)}
 
 
+def at_import(tree: ast.AST) -> Iterator[str]:
+    """The packages that a module imports when it is imported, rather than in a function."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield "" if node.level else (node.module or "").split(".")[0]
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not is_type_checking(node):
+            yield from at_import(node)
+
+
+def test_heavy_packages_are_imported_on_first_use() -> None:
+    found = [
+        f"{name} imports {package}"
+        for name, path in MODULES.items()
+        for package in sorted(set(at_import(ast.parse(path.read_text("utf-8")))) & HEAVY - MAY_IMPORT.get(name, set()))
+    ]
+    assert found == []
+    assert list(at_import(ast.parse("try:\n    import rich.text\nexcept E:\n    def f(): import openai"))) == ["rich"]
+
+
 WATCH = """
     import contextlib, importlib, io, json, os, sys, sysconfig
 
@@ -170,7 +193,16 @@ WATCH = """
 
 def watched(root: Path, names: list[tuple[str, list[str]]]) -> list[str]:
     """What importing these modules, one after the other in a fresh process, does beside defining names."""
-    command = [sys.executable, "-W", "error", "-c", dedent(WATCH), str(root), json.dumps(names), json.dumps([*HEAVY])]
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-c",
+        dedent(WATCH),
+        str(root),
+        json.dumps(names),
+        json.dumps([*(HEAVY - BY_OTHERS)]),
+    ]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100, cwd=ROOT)
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr == ""
