@@ -248,7 +248,14 @@ def _kept_items(message: Message, model_id: str) -> list[Mapping[str, Any]]:
     if provider.get("model", model_id) != model_id:
         return []
     items = provider.get(OpenAIResponsesLLM.dialect) or ()
-    return [item for item in items if item.get("type") != "reasoning" or item.get("encrypted_content")]
+    return [_sendable(item) for item in items if item.get("type") != "reasoning" or item.get("encrypted_content")]
+
+
+def _sendable(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A reasoning item has a status when it comes, and must have none when it goes back."""
+    if item.get("type") != "reasoning":
+        return item
+    return {name: value for name, value in item.items() if name != "status"}
 
 
 def _unchanged(message: Message, items: list[Mapping[str, Any]]) -> bool:

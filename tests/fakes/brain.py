@@ -40,11 +40,11 @@ def brain(view: View) -> Any:
     """Answers any request of a job: structured calls by their schema, steps with one tool call and an answer."""
     if view.forced is not None:
         return [(view.forced, filled(view.schema_of(view.forced), view))]
-    if view.schema is not None:
-        return json.dumps(filled(view.schema, view))
     speaks_json = '"tool_call"' in view.system and '"final_answer"' in view.system and not view.tools
     if speaks_json:
         return json.dumps(_json_step(view))
+    if view.schema is not None:
+        return json.dumps(filled(view.schema, view))
     if not view.tools and (schema := schema_in_prompt(view)) is not None:
         return json.dumps(filled(schema, view))
     if view.tools and view.choice == "required":
