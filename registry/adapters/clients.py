@@ -7,7 +7,7 @@ import weakref
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 MAX_CONNECTIONS = 4096
 """Connections per client: far above any sensible number of calls in flight, so that gates decide, not the pool."""
@@ -27,8 +27,13 @@ class SDKClient:
     key: str = ""
 
 
+_Closer: TypeAlias = AsyncGenerator[None, None]
+_closers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, set[_Closer]] = weakref.WeakKeyDictionary()
+_closing: set[asyncio.Task[None]] = set()
+
+
 class LoopClients:
-    """Makes a client on a loop's first call, and closes it when that loop shuts down.
+    """Makes a client on a loop's first call, and closes it when that loop shuts down or this object goes.
 
     The closing hangs on an asynchronous generator, which event loops finish before they close
     (`loop.shutdown_asyncgens`, called by `asyncio.run` and `asyncio.Runner`).
@@ -36,9 +41,7 @@ class LoopClients:
 
     def __init__(self, make: Callable[[], SDKClient]) -> None:
         self._make = make
-        self._open: weakref.WeakKeyDictionary[
-            asyncio.AbstractEventLoop, tuple[SDKClient, AsyncGenerator[None, None]]
-        ] = weakref.WeakKeyDictionary()
+        self._open: dict[asyncio.AbstractEventLoop, tuple[SDKClient, _Closer]] = {}
 
     def get(self) -> SDKClient:
         """The running loop's client."""
@@ -49,26 +52,43 @@ class LoopClients:
         for other in [known for known in self._open if known.is_closed()]:
             del self._open[other]
         client = self._make()
-        closer = self._closer(self._open, loop, client)
+        closer = _until_closed(client, loop, self._open)
         with suppress(StopIteration):  # runs to the yield, which registers the generator with the loop
             closer.asend(None).__await__().__next__()
         self._open[loop] = (client, closer)
+        _closers.setdefault(loop, set()).add(closer)
+        weakref.finalize(self, _let_go, loop, closer).atexit = False
         return client
-
-    @staticmethod
-    async def _closer(
-        opened: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Any],
-        loop: asyncio.AbstractEventLoop,
-        client: SDKClient,
-    ) -> AsyncGenerator[None, None]:
-        try:
-            yield
-        finally:
-            opened.pop(loop, None)
-            await client.sdk.close()
 
     async def aclose(self) -> None:
         """Closes the running loop's client; the next call makes a new one."""
         entry = self._open.pop(asyncio.get_running_loop(), None)
         if entry is not None:
-            await entry[1].aclose()
+            await _close(entry[1], asyncio.get_running_loop())
+
+
+async def _until_closed(client: SDKClient, loop: asyncio.AbstractEventLoop, opened: dict[Any, Any]) -> _Closer:
+    try:
+        yield
+    finally:
+        entry = opened.get(loop)
+        if entry is not None and entry[0] is client:
+            del opened[loop]
+        await client.sdk.close()
+
+
+async def _close(closer: _Closer, loop: asyncio.AbstractEventLoop) -> None:
+    await closer.aclose()
+    _closers.get(loop, set()).discard(closer)
+
+
+def _let_go(loop: asyncio.AbstractEventLoop, closer: _Closer) -> None:
+    """Nobody can use the client any more. Called by the collector, in any thread."""
+    with suppress(RuntimeError):  # the loop is closed, and so is the client
+        loop.call_soon_threadsafe(_start_closing, loop, closer)
+
+
+def _start_closing(loop: asyncio.AbstractEventLoop, closer: _Closer) -> None:
+    task = loop.create_task(_close(closer, loop))  # cancelled before it began, the loop's own end closes the client
+    _closing.add(task)
+    task.add_done_callback(_closing.discard)

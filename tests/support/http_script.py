@@ -1,4 +1,4 @@
-"""A server on loopback that answers from a script: given statuses, bodies, pieces of streams, and broken connections."""
+"""A server on loopback that answers from a script: statuses, bodies, pieces of streams, and broken connections."""
 
 from __future__ import annotations
 
@@ -129,9 +129,8 @@ def claude_events(*events: Mapping[str, Any]) -> list[str]:
 
 def response_reply(*output: Mapping[str, Any], status: str = "completed", **more: Any) -> dict[str, Any]:
     """A response of OpenAI's Responses."""
-    items = list(output) or [
-        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "ok"}]}
-    ]
+    text = {"type": "output_text", "text": "ok"}
+    items = list(output) or [{"type": "message", "role": "assistant", "content": [text]}]
     usage = {"input_tokens": 5, "output_tokens": 2}
     return {
         "object": "response",

@@ -85,7 +85,7 @@ def texts(body: dict[str, Any]) -> list[str]:
     ]
 
 
-def check_facts(expected: dict[str, Any], body: dict[str, Any]) -> None:  # noqa: PLR0912 - one branch per kind of fact
+def check_facts(expected: dict[str, Any], body: dict[str, Any]) -> None:
     messages = body["messages"]
     roles = [message["role"] for message in messages]
     for fact, value in expected.items():
