@@ -11,7 +11,8 @@ from typing import Any
 
 from registry.schema import coerce, properties, required
 
-from .lenient import BLANK_CHARS, decoded, parse_value, strict
+from .json_text import BLANK_CHARS, strict
+from .lenient import decoded, parse_value
 
 FORMAT = (
     'Answer with one JSON object: {"type": "tool_call", "reasoning": "...", "tool_name": "...", "tool_args": {...}} '
@@ -19,8 +20,10 @@ FORMAT = (
 )
 
 _NAMES = ("tool_name", "tool", "action", "function_name", "recipient_name", "name", "function")
-_ARGUMENTS = ("tool_args", "tool_arguments", "tool_input", "tool_parameters", "arguments", "args", "parameters")
-_ARGUMENTS += ("action_input", "action_args", "input", "params", "kwargs")
+_ARGUMENTS = (
+    *("tool_args", "tool_arguments", "tool_input", "tool_parameters", "arguments", "args", "parameters"),
+    *("action_input", "action_args", "input", "params", "kwargs"),
+)
 _THOUGHTS = ("reasoning", "thought", "thoughts")
 _ANSWERS = ("answer", "final_answer", *_ARGUMENTS, "output", "response", "content")
 _WRAPPERS = ("tool_call", "tool_calls", "function_call", "function_calls", "tool_uses", "calls")
@@ -131,11 +134,11 @@ class KnownTools:
             return text
         schema = self.schemas[known]
         names = required(schema) or tuple(properties(schema))
-        if not body or body.lower() in ("none", "null") and not required(schema):
+        if (not body or body.lower() in ("none", "null")) and not required(schema):
             return {}
         if len(names) == 1:
-            return {names[0]: _unquoted(body)}
-        return {"input": _unquoted(body)} if schema is None else text
+            return {names[0]: text}
+        return {"input": text} if schema is None else text
 
 
 def read_action(value: Any, tools: KnownTools, *, marked: bool = False) -> Action | None:
@@ -235,12 +238,6 @@ def _object_of(text: str) -> Any:
         return decoded(parse_value(text))
     except ValueError:
         return None
-
-
-def _unquoted(text: str) -> str:
-    """A plain input without the quotes around it."""
-    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'`" and text[0] not in text[1:-1]
-    return text[1:-1] if quoted else text
 
 
 def _folded(name: str) -> str:

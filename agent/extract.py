@@ -11,9 +11,10 @@ from typing import Any
 
 from registry.schema import coerce, format_problems, properties, types
 
-from .lenient import BLANK_CHARS, Found, Reader, decoded, parse_value, same, strict
-from .reasoning import strip_reasoning
 from .actions import TextCall, UnknownToolError
+from .json_text import BLANK_CHARS, Found, same, strict
+from .lenient import Reader, decoded, parse_value
+from .reasoning import strip_reasoning
 from .turns import TextTurn, parse_tool_text, read_turn
 from .values import Candidate, Values, find_values, is_mark
 

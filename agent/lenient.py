@@ -6,7 +6,7 @@ guess: a string that runs into the end of the text is cut, not closed. The time 
 is charged against a budget.
 """
 
-# ruff: noqa: RUF001 - curly and full-width marks are what this file is about
+# ruff: noqa: RUF001 - curly and full-width marks are meant
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from .json_text import BLANK_CHARS, DOUBLE_QUOTES, QUOTES, ZERO_WIDTH, Found, same, strict, unescape
+
 MAX_DEPTH = 100
 SPARE_WORK = 50_000
 """Characters that failed tries may read on top of the text's own length."""
@@ -23,19 +25,14 @@ SPARE_WORK = 50_000
 ENCODED_LAYERS = 3
 """How often a value may be encoded as a string inside a string."""
 
-_DOUBLE = '"“”„＂«'
-_SINGLE = "'‘’`"
-QUOTES = _DOUBLE + _SINGLE
 _OPENING_ONLY = "“„«‘"
-_ZERO_WIDTH = "\ufeff\u200b\u200c\u200d\u2060"
 
-BLANK_CHARS = " \t\r\n\x0b\x0c\xa0\u2028\u2029\u3000" + _ZERO_WIDTH
-BLANK = re.compile(rf"[\s{_ZERO_WIDTH}]*")
+BLANK = re.compile(rf"[\s{ZERO_WIDTH}]*")
 _NUMBER = re.compile(r"[+-]?(?:\d{1,400}(?:\.\d{0,400})?|\.\d{1,400})(?:[eE][+-]?\d{1,4})?(?![\w.])")
 _WORD = re.compile(r"[^\W\d][\w$.-]{0,200}|\$\w{1,200}")
 _KEY = {
     quote: re.compile(rf"{quote}((?:[^{closers}\\]|\\.){{0,500}})[{closers}]", re.DOTALL)
-    for quotes, closers in ((_DOUBLE, '"”＂»'), ("'‘’", "'’"), ("`", "`"))
+    for quotes, closers in ((DOUBLE_QUOTES, '"”＂»'), ("'‘’", "'’"), ("`", "`"))
     for quote in quotes
 }
 _LITERALS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None, "TRUE": True}
@@ -65,26 +62,11 @@ _INNER |= {quote: re.compile(r"\\.|['’]", re.DOTALL) for quote in "'‘’"}
 _INNER["`"] = re.compile(r"\\.|`", re.DOTALL)
 
 _BRACKET = re.compile(r"[{}\[\]]")
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.)|\Z)", re.DOTALL)
-_SIMPLE_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "/": "/", "\\": "\\"}
-_SIMPLE_ESCAPES |= {quote: quote for quote in QUOTES}
-
 _ITEM_RUN = re.compile(r"""(?:(?:-?[1-9]\d{0,14}|0|"[^"\\\x00-\x1f“”]*")[ \t\r\n]*,[ \t\r\n]*(?=["\d\-\[{])){2,500}""")
 _MEMBER_RUN = re.compile(
     r"""(?:"[^"\\\x00-\x1f“”]*"[ \t\r\n]*:[ \t\r\n]*(?:-?[1-9]\d{0,14}|0|true|false|null|"[^"\\\x00-\x1f“”]*")"""
     r"""[ \t\r\n]*,[ \t\r\n]*(?=")){2,500}"""
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A value at text[start:end]. `closed`: all brackets were there; `conflict`: a key that came with two values."""
-
-    value: Any
-    start: int
-    end: int
-    closed: bool = True
-    conflict: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,67 +321,6 @@ class Reader:
         """Whether a quote inside a string looks like the start of a quotation, not like an inch mark or apostrophe."""
         before, behind = self.text[quote - 1], self.text[quote + 1 : quote + 2]
         return (quote == start + 1 or before.isspace() or before in "([{") and behind.isalnum()
-
-
-def unescape(raw: str) -> str:
-    """The text of a string literal. Where one escape is wrong (LaTeX, a Windows path), escapes that run into a letter
-    stand for themselves as well."""
-    if "\\" not in raw:
-        return raw
-    wild = any(match.group(1) is None and match.group(2) not in _SIMPLE_ESCAPES for match in _ESCAPE.finditer(raw))
-
-    def plain(match: re.Match[str]) -> str:
-        digits, char = match.groups()
-        if digits is not None:
-            return chr(int(digits, 16))
-        if char is None or char not in _SIMPLE_ESCAPES:
-            return match.group()
-        if wild and char.isalpha() and raw[match.end() : match.end() + 1].isalpha():
-            return match.group()
-        return _SIMPLE_ESCAPES[char]
-
-    text = _ESCAPE.sub(plain, raw)
-    if "\\u" in raw:  # halves of surrogate pairs become one character, as in json.loads; lonely halves stay
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
-    return text
-
-
-def same(left: Any, right: Any) -> bool:
-    """Equality of JSON values; True is not 1, but 1 is 1.0."""
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(same(item, right[key]) for key, item in left.items())
-    if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(same, left, right))
-    return bool(left == right)
-
-
-def strict(text: str) -> Found | None:
-    """The text as one strict JSON value, at C speed; None where it is none. Infinity and NaN are none."""
-    conflict: list[str] = []
-
-    def pairs(members: list[tuple[str, Any]]) -> dict[str, Any]:
-        value = dict(members)
-        if len(value) < len(members):
-            conflict.extend(key for key, item in members if not same(value[key], item))
-        return value
-
-    def finite(digits: str) -> float:
-        number = float(digits)
-        if not math.isfinite(number):
-            raise ValueError(f"{digits} is out of range")
-        return number
-
-    try:
-        value = json.loads(text, object_pairs_hook=pairs, parse_float=finite, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        return None
-    return Found(value, 0, len(text), conflict=conflict[0] if conflict else None)
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} has no JSON value")
 
 
 def parse_value(text: str) -> Any:

@@ -1,16 +1,18 @@
-"""Tool calls that leak into the text in the markup of a vendor's chat template: one table of marks and their readers."""
+"""Tool calls in the markup of a chat template that leaked into the text: one table of marks and their readers."""
 
-# ruff: noqa: RUF001 - some templates use full-width bars
+# ruff: noqa: RUF001 - curly and full-width marks are meant
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from .actions import FORMAT, KnownTools, TextCall, read_action
-from .lenient import Found, Reader, parse_value
+from .json_text import Found
+from .lenient import Reader, parse_value
 from .pythonic import read_python_calls
 
 Read: TypeAlias = "tuple[list[TextCall], int] | None"
@@ -279,7 +281,7 @@ def _gemma(source: _Text, match: re.Match[str]) -> Read:
     end = _CALL_END.search(text, start)
     body = text[start : end.start() if end else len(text)].rstrip()
     stop = end.end() if end else len(text)
-    quoted = _QUOTED.sub(lambda part: _json_string(part.group(2)), body)
+    quoted = _QUOTED.sub(lambda part: json.dumps(part.group(2), ensure_ascii=False), body)
     reader = Reader(quoted)
     found = reader.read(0)
     if isinstance(found, Found) and found.closed and found.conflict is None:
@@ -315,12 +317,6 @@ def _qwen_agent(source: _Text, match: re.Match[str]) -> Read:
     name = _NAME.match(source.text, source.reader.skip_blank(match.end()))
     arguments = _ARGS_LINE.match(source.text, name.end()) if name else None
     return _arguments(source, name.group(), arguments.end()) if name and arguments else None
-
-
-def _json_string(text: str) -> str:
-    import json
-
-    return json.dumps(text, ensure_ascii=False)
 
 
 def _unquoted(text: str) -> str:

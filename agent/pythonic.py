@@ -6,7 +6,8 @@ import re
 from typing import Any
 
 from .actions import KnownTools
-from .lenient import AFTER_ARGUMENT, Found, Reader
+from .json_text import Found
+from .lenient import AFTER_ARGUMENT, Reader
 
 _NAME = re.compile(r"(?:print\(\s{0,5})?([A-Za-z_][\w.-]{0,100})\(")
 _KEYWORD = re.compile(r"([A-Za-z_]\w{0,100})\s{0,5}=(?!=)\s{0,5}")

@@ -1,11 +1,16 @@
-"""The ReAct form in plain text: Thought, Action, Action Input, Observation, Final Answer; and the paper's name[input]."""
+"""The ReAct form in plain text: Thought, Action, Action Input, Observation, Final Answer; the paper's name[input]."""
+
+# ruff: noqa: RUF001 - curly and full-width marks are meant
 
 from __future__ import annotations
 
 import re
 
+from registry.schema import required
+
 from .actions import Action, KnownTools, is_final_name, read_action
-from .lenient import BLANK_CHARS, Found, Reader
+from .json_text import BLANK_CHARS, Found
+from .lenient import Reader
 from .pythonic import read_python_calls
 
 _LABEL = re.compile(
@@ -14,8 +19,8 @@ _LABEL = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 OBSERVATION = re.compile(
-    r"^[ \t*#>_]{0,8}observation[ \t]{0,4}\d{0,3}[ \t*_]{0,4}[:：]|<\|?tool_(?:response|output|result)|<function_results?>"
-    r"|<｜tool▁outputs?▁begin｜>|\[TOOL_RESULTS\]",
+    r"^[ \t*#>_]{0,8}observation[ \t]{0,4}\d{0,3}[ \t*_]{0,4}[:：]"
+    r"|<\|?tool_(?:response|output|result)|<function_results?>|<｜tool▁outputs?▁begin｜>|\[TOOL_RESULTS\]",
     re.MULTILINE | re.IGNORECASE,
 )
 """Where the model begins to invent what only a tool can say."""
@@ -103,8 +108,6 @@ def _action(
         return _with_input(text, name, follows.end(), known, reader)
     if known.resolve(name) is None:
         return None
-    from registry.schema import required
-
     missing = required(known.schemas[known.resolve(name) or ""])
     if missing:
         raise ValueError(f"the action {name!r} has no Action Input: it needs {', '.join(missing)}")
@@ -135,7 +138,7 @@ def _with_input(text: str, name: str, at: int, known: KnownTools, reader: Reader
         raise known.unknown(name)
     if body.startswith("{"):
         raise ValueError(f"the Action Input of {name!r} is not valid JSON")
-    call = known.call(name, body)
+    call = known.call(name, unquoted(body))
     return Action((call,)) if call else None
 
 
@@ -157,7 +160,7 @@ def _paper(text: str, match: re.Match[str], known: KnownTools) -> Action | None:
         return Action(final=body)
     if known.resolve(name) is None:
         raise known.unknown(name)
-    call = known.call(name, body)
+    call = known.call(name, unquoted(body))
     return Action((call,)) if call else None
 
 
@@ -170,3 +173,9 @@ def _python(text: str, at: int, known: KnownTools, reader: Reader) -> Action | N
         return Action(final=str(next(iter(arguments.values()))))
     call = known.call(name, arguments)
     return Action((call,)) if call else None
+
+
+def unquoted(text: str) -> str:
+    """A plain input without the quotes around it."""
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'`" and text[0] not in text[1:-1]
+    return text[1:-1] if quoted else text

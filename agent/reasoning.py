@@ -33,7 +33,7 @@ def strip_reasoning(text: str) -> tuple[str, str]:
     thoughts: list[str] = []
     kept: list[str] = []
     at = 0
-    for match in iter(lambda: _next(text, at), None):
+    while match := _next(text, at):
         if match.group(_UNOPENED):
             thoughts.append("".join(kept) + text[at : match.start()])
             kept.clear()

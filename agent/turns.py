@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .actions import FORMAT, Action, KnownTools, TextCall, looks_like_action, read_action
-from .lenient import BLANK_CHARS, Found, Reader, decoded, strict
+from .json_text import BLANK_CHARS, Found, strict
+from .lenient import Reader, decoded
 from .markup import read_markup
 from .pythonic import read_python_calls
 from .react_text import OBSERVATION, read_react
@@ -16,7 +17,8 @@ from .reasoning import strip_reasoning
 from .values import Values, find_values
 
 _CALL_KEY = re.compile(
-    r"""["'“]?(?:tool_name|tool_args|tool_call|action_input|arguments|parameters|action)["'”]?[ ]?:|"type"[ ]?:[ ]?"(?:tool_call|final_answer)\""""
+    r"""["'“]?(?:tool_name|tool_args|tool_call|action_input|arguments|parameters|action)["'”]?[ ]?:"""
+    r"""|"type"[ ]?:[ ]?"(?:tool_call|final_answer)\""""
 )
 _NAME_KEY = re.compile(r"""["'“](?:name|function|action|tool|tool_name)["'”]\s?:""")
 _STOP_TOKENS = re.compile(

@@ -1,16 +1,19 @@
 """All JSON values inside a text, in order: fenced ones by fence, bare ones between the prose."""
 
+# ruff: noqa: RUF001 - curly and full-width marks are meant
+
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from .lenient import BLANK, Found, Reader, strict
+from .json_text import Found, strict
+from .lenient import BLANK, Reader
 
 MAX_TRIES = 4_000
 """Values and failed tries in one text; a text with more is noise."""
 
-# ruff: noqa: RUF001 - full-width and curly marks are meant
+
 _START = re.compile(
     r"""(`{3,}|~{3,})|[{｛](?=\s*(?:["'“”„‘’`＂«}｝/\#$]|[^\W\d]))|[\[［](?=\s*(?:["'“„‘`＂{｛\[［\]］(/\#-]|\d|[tfnTFN]))"""
 )
@@ -64,10 +67,7 @@ class _Finder:
             match = _START.search(self.text, at)
             if match is None:
                 return Values(tuple(self.found), broken=self.broken)
-            if match.group(1):
-                at = self._fence(match)
-            else:
-                at = self._value(match.start(), None, "")
+            at = self._fence(match) if match.group(1) else self._value(match.start(), None, "")
             if at < 0:
                 break
         return Values(tuple(self.found), complete=False, broken=True)
