@@ -244,7 +244,8 @@ class _Reader:
                 self.repairs.append(f"dependencies:{name}")
             yield from self._split(text, name, references)
         else:
-            self.problems.append(unknown_dependency(name, describe(value)))
+            message = f"a dependency of step {quoted(name)} is {describe(value)}, not the id of a step"
+            self._problem("unknown_dependency", (name,), message)
 
     def _split(self, text: str, name: str, references: References) -> Collection[str]:
         """One reference; or several in one text, where each of them is known."""

@@ -109,7 +109,7 @@ def _steps_of_other_wrapper(value: Mapping[Any, Any], notes: list[str], depth: i
     if len(found) != 1:
         raise NotAPlan("there are no steps in it" if not found else "more than one of its keys holds steps")
     key, steps, inner_notes = found[0]
-    notes.extend([f"wrapper:{scalar_text(key) or key!r}", *inner_notes])
+    notes.extend([f"wrapper:{scalar_text(key) or repr(key)}", *inner_notes])
     return steps
 
 
