@@ -12,8 +12,6 @@ of one event; it never leaves `reduce`.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from .persistent import pop, push
 from .schedule_types import (
     Abort,
@@ -80,10 +78,9 @@ class _Turn:
         self.commands: list[Command] = []
 
     def result(self) -> State:
-        return replace(
-            self.before, status=self.status, missing=self.missing, ready=self.ready, running=self.running,
-            unfinished=self.unfinished, condemned=self.condemned, stopping=self.stopping, verdict=self.verdict,
-            outcome=self.outcome,
+        return State(
+            self.shape, self.before.max_concurrency, self.status, self.missing, self.ready, self.running,
+            self.unfinished, self.condemned, self.stopping, self.verdict, self.outcome,
         )  # fmt: skip
 
     def start(self, event: PlanStarted) -> None:
@@ -135,7 +132,8 @@ class _Turn:
         self.running -= self.status[place] == "running"
         self.status = self.status.set(place, status)
         self.unfinished -= 1
-        self.condemned -= {place}
+        if place in self.condemned:
+            self.condemned -= {place}
 
     def pass_on(self, place: int) -> None:
         """What the end of a step means for the others."""

@@ -1,0 +1,375 @@
+"""Runs a plan: a thin shell that carries out the schedule's commands as tasks and reports back what happens.
+
+All rules stand in `schedule.py`. Here: one task per running step inside a TaskGroup, an inbox that they report to, the
+log's barrier before every command, and the clock of each step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import structlog
+
+from registry.clock import SYSTEM_CLOCK, Clock
+from registry.context import caller, calling
+from registry.errors import DagwrightError, UsageError
+from registry.messages import Event, Usage
+from registry.tools import ToolRegistry
+
+from .options import RunOptions
+from .results import PlanResult, StepOutcome, StepResult
+from .schedule import FINAL, reduce
+from .schedule_types import (
+    ENDED,
+    Abort,
+    CancelStep,
+    Command,
+    PlanStarted,
+    ResumeStep,
+    Shape,
+    SkipStep,
+    StartStep,
+    State,
+    StepCancelled,
+    StepCompleted,
+    StepFailed,
+    StepWaiting,
+    Stop,
+    StopStep,
+)
+from .schedule_types import Event as ScheduleEvent
+from .step_prompt import StepBrief, dependencies_of
+from .step_runner import AgentRunner, Emit, StepRunner
+from .step_task import StepTask
+
+if TYPE_CHECKING:
+    from agent.react import ReActAgent
+    from planner.plan import Plan, PlanStep
+
+log = structlog.get_logger(__name__)
+
+FOLLOW_UP = "user changed requirements"
+"""The reason of a stop because the user said something new."""
+
+
+class Recorder(Protocol):
+    """The log's side of a run."""
+
+    async def append(self, events: Sequence[Event]) -> None:
+        """Stores events, in order, before the commands that they justify are carried out. An exception ends the run:
+        its steps are cancelled and it is raised by `execute`."""
+
+
+class DAGExecutor:
+    """Runs plans, one at a time: each step by a fresh agent, started the moment its last dependency completes.
+
+    `models`: a ModelRegistry or one LLM. `max_concurrency` (5) and `step_timeout` (600 seconds) override those of
+    `options`. `on_event` sees each event synchronously, after `recorder` has stored it. `runner` does the work of a
+    step; by default agents do.
+    """
+
+    def __init__(
+        self,
+        models: Any,
+        tools: ToolRegistry | Iterable[Any] = (),
+        *,
+        hooks: Any = None,
+        max_concurrency: int | None = None,
+        step_timeout: float | None = None,
+        on_event: Emit | None = None,
+        options: RunOptions | None = None,
+        recorder: Recorder | None = None,
+        runner: StepRunner | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        options = options or RunOptions()
+        if max_concurrency is not None:
+            options = replace(options, max_concurrency=max_concurrency)
+        if step_timeout is not None:
+            options = replace(options, step_timeout=step_timeout)
+        self.options, self.on_event, self.recorder, self.clock = options, on_event, recorder, clock
+        self._models, self._tools, self._hooks = models, tools, hooks
+        self.runner: StepRunner = runner or AgentRunner(models, tools, hooks, options, clock)
+        self._execution: _Execution | None = None
+        self._stop: Stop | None = None
+        self._used = False
+
+    async def execute(self, plan: Plan, *, kept: Mapping[str, StepResult] = MappingProxyType({})) -> PlanResult:
+        """Runs the plan to its end. `kept`: results that exist already, by step; those steps are not run.
+
+        Cancelling it cancels the running steps, awaits them and propagates. Raises UsageError while another plan runs,
+        PlanError or UsageError for a plan that can't be run, and what `recorder` and `on_event` raise.
+        """
+        if self._execution is not None:
+            raise UsageError("this executor runs a plan already: one at a time")
+        self._execution, self._used = _Execution(self, plan, kept), True
+        if self._stop is not None:
+            self._execution.tell(self._stop)
+        try:
+            return await self._execution.run()
+        finally:
+            self._execution = self._stop = None
+
+    def stop(self, reason: str = "stopped") -> None:
+        """Stops with grace: running steps finish, pending ones are skipped as "Skipped — reason", steps that wait for
+        a human are cancelled. Before the executor's first plan it holds for that plan; after a plan it is too late."""
+        stop = Stop(reason if reason.startswith("Skipped") else f"Skipped — {reason}")
+        if self._execution is not None:
+            self._execution.tell(stop)
+        elif not self._used:
+            self._stop = stop
+
+    def cancel_step(self, step_id: str) -> bool:
+        """Cancels one step; what depends on it is skipped. False where there is nothing left to cancel."""
+        if self._execution is None:
+            return False
+        return self._execution.cancel(step_id)
+
+    @asynccontextmanager
+    async def parked(self, step_id: str | None = None) -> AsyncIterator[None]:
+        """Within the block the step (default: the one that is calling) waits for a human: its slot is free for others
+        and its clock stands. Leaving the block waits for a slot, unless another call of the step still waits."""
+        task = None if self._execution is None else self._execution.tasks.get(step_id or caller().step_id or "")
+        if task is None:
+            raise UsageError(f"no step {step_id or caller().step_id!r} is running here")
+        async with task.parked():
+            yield
+
+    def _resolve_agent(self, step: PlanStep) -> ReActAgent:
+        """The fresh agent that a step is given just before its loop."""
+        return AgentRunner(self._models, self._tools, self._hooks, self.options, self.clock).resolve_agent(step)
+
+
+class _Execution:
+    """One run of one plan. Its state is the schedule's; results stand beside it."""
+
+    def __init__(self, executor: DAGExecutor, plan: Plan, kept: Mapping[str, StepResult]) -> None:
+        self.options, self.runner, self.clock = executor.options, executor.runner, executor.clock
+        self.recorder, self.on_event = executor.recorder, executor.on_event
+        self.goal = plan.goal
+        self.steps = {step.id: step for step in plan.steps}
+        self.state = State.initial(_shape(plan, kept), self.options.max_concurrency)
+        self.kept = {name: replace(result, id=name) for name, result in kept.items()}
+        outside = {name: result for name, result in self.kept.items() if name not in self.steps}
+        self.results = outside | {name: self.kept.get(name) or StepResult(id=name) for name in self.steps}
+        self.done: dict[str, tuple[StepTask, StepOutcome]] = {}
+        self.tasks: dict[str, StepTask] = {}
+        self.changed: list[StepResult] = []
+        self.inbox: deque[ScheduleEvent] = deque()
+        self.awake = asyncio.Event()
+        self.job_id, self.seq = caller().job_id, 0
+
+    def tell(self, event: ScheduleEvent) -> None:
+        """Puts an event in; it is taken up as soon as the loop comes round."""
+        self.inbox.append(event)
+        self.awake.set()
+
+    def cancel(self, step_id: str) -> bool:
+        if step_id not in self.steps:
+            raise UsageError(f"the plan has no step {step_id!r}: there are {', '.join(self.steps)}")
+        if self.state.status_of(step_id) in ENDED:
+            return False
+        self.tell(StopStep(step_id))
+        return True
+
+    async def run(self) -> PlanResult:
+        self.tell(PlanStarted({name: self.kept[name].status for name in self.steps if name in self.kept}))
+        try:
+            async with asyncio.TaskGroup() as self.group:
+                while self.state.outcome is None:
+                    await self.awake.wait()
+                    self.awake.clear()
+                    await self.turn()
+        except asyncio.CancelledError:
+            self.aborted()
+            raise
+        except BaseExceptionGroup as group:
+            if len(group.exceptions) == 1:
+                raise group.exceptions[0] from None
+            raise
+        assert self.state.outcome is not None
+        spent = [result.usage for name, result in self.results.items() if name not in self.kept]
+        usage = sum((usage for usage in spent if usage.calls or usage.partial), Usage.zero())
+        return PlanResult(self.state.outcome, MappingProxyType(self.results), usage)
+
+    async def turn(self) -> None:
+        """Takes up all that was reported: first the schedule decides, then the log knows it, then it is done."""
+        commands = self.decide()
+        events = self.events()
+        if events and self.recorder is not None:
+            await self.recorder.append(events)
+        self.observe(events)
+        for command in commands:
+            self.obey(command)
+
+    def aborted(self) -> None:
+        """The tasks are over; observers hear of it. Nothing is recorded: whoever cancelled knows, and may be gone."""
+        self.inbox.appendleft(Abort())
+        self.decide()
+        self.observe(self.events())
+
+    # What the schedule decides, and what that makes of the steps' results
+
+    def decide(self) -> list[Command]:
+        decided: list[Command] = []
+        while self.inbox:
+            event = self.inbox.popleft()
+            self.state, commands = reduce(self.state, event)
+            if isinstance(event, StepCompleted | StepFailed | StepCancelled):
+                self.became(self.result(event.step))
+            elif isinstance(event, StepWaiting) and self.state.status_of(event.step) == "waiting":
+                self.became(replace(self.results[event.step], status="waiting"))
+            for command in commands:
+                self.foresee(command)
+            decided += commands
+        return decided
+
+    def foresee(self, command: Command) -> None:
+        """The result that a command is about to bring."""
+        now = self.clock.time()
+        match command:
+            case StartStep(step):
+                model = self.runner.model_of(self.steps[step])
+                self.became(StepResult("running", model=model, started_at=now, id=step))
+            case ResumeStep(step):
+                self.became(replace(self.results[step], status="running"))
+            case SkipStep(step, reason, root_cause):
+                self.became(StepResult("skipped", error=reason, root_cause=root_cause, ended_at=now, id=step))
+            case CancelStep(step) if self.state.status_of(step) == "cancelled":
+                self.became(StepResult("cancelled", error="Cancelled", ended_at=now, id=step))
+
+    def became(self, result: StepResult) -> None:
+        self.results[result.id] = result
+        self.changed.append(result)
+
+    def obey(self, command: Command) -> None:
+        match command:
+            case StartStep(step):
+                work = StepTask(step, self.options.step_timeout, self.tell, self.clock)
+                self.tasks[step] = work
+                task = self.group.create_task(
+                    work.run(partial(self.attempts, self.steps[step], work)), name=f"step {step}"
+                )
+                work.task = task
+                task.add_done_callback(partial(self.ended, work))
+            case ResumeStep(step):
+                self.tasks[step].resume()
+            case CancelStep(step) if step in self.tasks:
+                self.tasks[step].cancel()
+
+    # The work of one step
+
+    async def attempts(self, step: PlanStep, work: StepTask) -> StepOutcome:
+        """The step's attempts, until one succeeds or no more are allowed; each is told how the one before failed."""
+        dependencies = dependencies_of(step, self.steps, self.results)
+        emit = None if self.on_event is None else partial(self.forward, step.id)
+        failure: tuple[str, str] | None = None
+        while True:
+            work.attempts += 1
+            brief = StepBrief(
+                step,
+                self.goal,
+                dependencies,
+                failure,
+                self.options.context_chars,
+                self.options.structured_context_multiplier,
+            )
+            with calling(step_id=step.id, role="step", attempt=work.attempts):
+                outcome = await self.attempt(brief, emit, work)
+            if outcome.error_code is None or outcome.error_code in FINAL or work.attempts > self.options.step_retries:
+                return outcome
+            work.partial_output = outcome.output
+            failure = (outcome.error_code, outcome.error)
+
+    async def attempt(self, brief: StepBrief, emit: Emit | None, work: StepTask) -> StepOutcome:
+        """One attempt. A step contains whatever goes wrong inside it."""
+        try:
+            outcome = await self.runner.run_step(brief, emit, work.meter)
+        except Exception as error:  # one of the two places that contain everything
+            code = error.code if isinstance(error, DagwrightError) else "error"
+            if code == "error":
+                log.exception("step_error", step_id=brief.step.id)
+            return StepOutcome("", code, f"{code}: {error or type(error).__name__}")
+        if outcome.usage is not None:
+            work.meter.add(outcome.usage)
+        if outcome.error_code is None and not outcome.output.strip():
+            return replace(outcome, error_code="empty_output", error="empty_output: the step ended without a result")
+        return outcome
+
+    def ended(self, work: StepTask, task: asyncio.Task[StepOutcome]) -> None:
+        """A step's task is over: the result is noted, the schedule hears of it."""
+        del self.tasks[work.step_id]
+        work.stop_clock()
+        if task.cancelled():
+            outcome = StepOutcome(work.partial_output, "cancelled", "Cancelled")
+            event: ScheduleEvent = StepCancelled(work.step_id)
+        elif task.exception() is not None:  # nothing a step could contain: the group ends the run
+            return
+        else:
+            outcome = task.result()
+            code = outcome.error_code
+            event = StepCompleted(work.step_id) if code is None else StepFailed(work.step_id, code)
+        self.done[work.step_id] = work, outcome
+        self.tell(event)
+
+    def result(self, step: str) -> StepResult:
+        """The final result of a step whose task is over and whose end the schedule knows."""
+        work, outcome = self.done.pop(step)
+        before = self.results[step]
+        return StepResult(
+            self.state.status_of(step),
+            outcome.output,
+            outcome.error or None,
+            attempts=work.attempts,
+            model=before.model,
+            usage=work.meter.usage,
+            started_at=before.started_at,
+            ended_at=self.clock.time(),
+            elapsed=work.elapsed,
+            error_code=outcome.error_code,
+            iterations=outcome.iterations,
+            tool_calls=outcome.tool_calls,
+            id=step,
+        )
+
+    # What observers see
+
+    def events(self) -> list[Event]:
+        changed, self.changed = self.changed, []
+        if self.recorder is None and self.on_event is None:
+            return []
+        return [self.event("step_progress", result.id, result.progress()) for result in changed]
+
+    def event(self, channel: str, step_id: str | None, payload: Mapping[str, Any]) -> Event:
+        self.seq += 1
+        return Event(self.job_id, self.seq, self.clock.time(), channel, step_id, payload)
+
+    def observe(self, events: Iterable[Event]) -> None:
+        if self.on_event is not None:
+            for event in events:
+                self.on_event(event)
+
+    def forward(self, step_id: str, event: Event) -> None:
+        """An agent's event, in the run's own numbering."""
+        self.seq += 1
+        self.observe([replace(event, job_id=self.job_id, seq=self.seq, step_id=step_id)])
+
+
+def _shape(plan: Plan, kept: Mapping[str, StepResult]) -> Shape:
+    for name, result in kept.items():
+        if result.status not in ENDED:
+            raise UsageError(f"kept step {name!r} is {result.status}: only steps that have ended can be kept")
+    if not plan.steps and not kept:
+        plan.check()
+    try:
+        return Shape.of(plan.steps, kept)
+    except UsageError:
+        plan.check()  # says all that is wrong with it at once
+        raise

@@ -1,0 +1,144 @@
+"""What became of a step and of a plan. All frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from registry.messages import Usage, money
+
+from .schedule_types import PlanStatus, StepStatus
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Where a step stands, in the end what became of it.
+
+    `output` of a failed step is what it had until then. `error` says why there is no result, beginning with the
+    `error_code` for a failed step; `root_cause` is the id of the step that failed or was cancelled where this one was
+    skipped for it. `model` is the name of the model that did the work. Times are seconds since the epoch; `elapsed` is
+    the seconds it ran, waits for a human left out. `usage` sums all attempts. `tool_calls` counts them.
+    """
+
+    status: StepStatus = "pending"
+    output: str = ""
+    error: str | None = None
+    root_cause: str | None = None
+    attempts: int = 0
+    model: str | None = None
+    usage: Usage = Usage.zero()  # noqa: RUF009 - frozen
+    started_at: float | None = None
+    ended_at: float | None = None
+    elapsed: float = 0.0
+    error_code: str | None = None
+    iterations: int = 0
+    tool_calls: int = 0
+    id: str = ""
+
+    @property
+    def cost(self) -> Decimal | None:
+        """USD of all attempts; None where it is unknown."""
+        return self.usage.cost
+
+    def to_json(self) -> dict[str, Any]:
+        """The step as the public JSON has it; `from_json` reads it back."""
+        return {
+            "id": self.id,
+            "status": self.status,
+            "attempts": self.attempts,
+            "model": self.model,
+            "output": self.output,
+            "error": self.error,
+            "error_code": self.error_code,
+            "root_cause": self.root_cause,
+            "started_at": rfc3339(self.started_at),
+            "ended_at": rfc3339(self.ended_at),
+            "elapsed": round(self.elapsed, 3),
+            "iterations": self.iterations,
+            "tool_calls": self.tool_calls,
+            "usage": self.usage.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> StepResult:
+        """Reads what `to_json` wrote."""
+        return cls(
+            data["status"],
+            data.get("output") or "",
+            data.get("error"),
+            data.get("root_cause"),
+            data.get("attempts", 0),
+            data.get("model"),
+            Usage.from_json(data["usage"]) if data.get("usage") else Usage.zero(),
+            _seconds(data.get("started_at")),
+            _seconds(data.get("ended_at")),
+            data.get("elapsed", 0.0),
+            data.get("error_code"),
+            data.get("iterations", 0),
+            data.get("tool_calls", 0),
+            data["id"],
+        )
+
+    def progress(self) -> dict[str, Any]:
+        """The payload of the `step_progress` event; the step's id stands on the event itself."""
+        ended = self.ended_at is not None
+        return {
+            "status": self.status,
+            "started_at": rfc3339(self.started_at),
+            "duration": round(self.elapsed, 3) if ended else None,
+            "model": self.model,
+            "usage": self.usage.to_json() if ended else None,
+            "cost": money(self.cost) if ended else None,
+            "result": self.output or None,
+            "error": self.error,
+            "error_code": self.error_code,
+            "root_cause": self.root_cause,
+            "attempts": self.attempts,
+            "ended_at": rfc3339(self.ended_at),
+            "iterations": self.iterations,
+            "tool_calls": self.tool_calls,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResult:
+    """How a plan ended: completed, partial, failed, cancelled or budget_exceeded, and each step's result in plan
+    order, kept ones included. `usage` is what this execution cost; kept results were paid for before."""
+
+    status: PlanStatus
+    steps: Mapping[str, StepResult]
+    usage: Usage
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as plain JSON data."""
+        return {
+            "status": self.status,
+            "steps": [step.to_json() for step in self.steps.values()],
+            "usage": self.usage.to_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """How one attempt at a step ended. `error_code` None: with a result. `usage`: what the step's meter did not see."""
+
+    output: str
+    error_code: str | None = None
+    error: str = ""
+    iterations: int = 0
+    tool_calls: int = 0
+    usage: Usage | None = None
+
+
+def rfc3339(seconds: float | None) -> str | None:
+    """Seconds since the epoch as RFC 3339 in UTC, to the millisecond; None stays None."""
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _seconds(text: str | None) -> float | None:
+    return None if text is None else datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,104 @@
+"""A running step: its clock, its slot, what it has cost so far."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from registry.clock import Clock
+
+from .results import StepOutcome
+from .schedule_types import Event, StepReady, StepWaiting
+from .step_runner import Meter
+
+
+class StepTask:
+    """The work of one step from its first slot to its end, over all attempts. Owned by one execution.
+
+    The time limit counts while the step runs, not while it waits for a human.
+    """
+
+    def __init__(self, step_id: str, timeout: float | None, tell: Callable[[Event], None], clock: Clock) -> None:
+        self.step_id, self.timeout, self.tell, self.clock = step_id, timeout, tell, clock
+        self.task: asyncio.Task[StepOutcome] | None = None
+        self.meter = Meter()
+        self.attempts = 0
+        self.partial_output = ""
+        self._limit: asyncio.Timeout | None = None
+        self._left: float | None = None
+        self._ran = 0.0
+        self._since: float | None = clock.monotonic()
+        self._waits = 0
+        self._slot: asyncio.Event | None = None  # while the step has none
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds it has run."""
+        return self._ran if self._since is None else self._ran + self.clock.monotonic() - self._since
+
+    async def run(self, work: Callable[[], Awaitable[StepOutcome]]) -> StepOutcome:
+        """Does the work within the time limit."""
+        try:
+            async with asyncio.timeout(self.timeout) as self._limit:
+                return await work()
+        except TimeoutError:
+            assert self._limit is not None
+            if not self._limit.expired():
+                raise
+            return StepOutcome(self.partial_output, "timeout", f"timeout: not done after {self.timeout:g} s")
+
+    def cancel(self) -> None:
+        """Cancels the work; its end is reported when it is over."""
+        if self.task is not None:
+            self.task.cancel()
+
+    @asynccontextmanager
+    async def parked(self) -> AsyncIterator[None]:
+        """Within the block the step waits for a human. With several waits at once it waits until the last is over;
+        calls whose own wait is over go on meanwhile."""
+        self._waits += 1
+        if self._slot is None:
+            self._give_up_slot()
+        try:
+            yield
+        except asyncio.CancelledError:  # the step is at its end: it needs no slot any more
+            self._waits -= 1
+            raise
+        except Exception:
+            await self._back()
+            raise
+        await self._back()
+
+    async def _back(self) -> None:
+        self._waits -= 1
+        if self._waits == 0 and self._slot is not None:
+            self.tell(StepReady(self.step_id))
+            await self._slot.wait()
+
+    def resume(self) -> None:
+        """The step has its slot again. Where another of its calls began to wait meanwhile, it gives it up at once."""
+        assert self._slot is not None
+        self._slot.set()
+        self._slot = None
+        self._start_clock()
+        if self._waits:
+            self._give_up_slot()
+
+    def _give_up_slot(self) -> None:
+        self._slot = asyncio.Event()
+        self.stop_clock()
+        if self._limit is not None and self._limit.when() is not None and not self._limit.expired():
+            self._left = (self._limit.when() or 0.0) - asyncio.get_running_loop().time()
+            self._limit.reschedule(None)
+        self.tell(StepWaiting(self.step_id))
+
+    def stop_clock(self) -> None:
+        """The step does not run for now, or any more."""
+        self._ran, self._since = self.elapsed, None
+
+    def _start_clock(self) -> None:
+        self._since = self.clock.monotonic()
+        if self._limit is not None and self._left is not None:
+            self._limit.reschedule(asyncio.get_running_loop().time() + self._left)
+            self._left = None
