@@ -24,6 +24,12 @@ def system_text(messages: Iterable[Message]) -> str:
     return joined(message.content for message in messages if message.role == "system")
 
 
+def tools_used(messages: Iterable[Message]) -> list[Mapping[str, Any]]:
+    """Bare descriptions of the tools that a history called, for servers that demand them."""
+    names = dict.fromkeys(wire_name(call.name) for message in messages for call in message.tool_calls)
+    return [{"name": name, "input_schema": {"type": "object"}} for name in names]
+
+
 def conversation(messages: Sequence[Message], model_id: str) -> bytes:
     """The JSON array of the turns. Neighbours of one role become one turn, in their order."""
     key = f"{DIALECT}:{model_id}"

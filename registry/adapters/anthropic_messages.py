@@ -11,12 +11,13 @@ from registry.errors import LLMError, UsageError
 from registry.llm import ChatRequest, Prepared, ToolSpec
 from registry.messages import FinishReason, LLMResult, Message, StreamChunk, Usage
 
-from .anthropic_history import conversation, system_text
+from .anthropic_history import conversation, system_text, tools_used
 from .base import NO_KEY, SDKAdapter, Sent, is_forced, no_client, transport_failures
 from .calls import RawCall, read_calls
 from .clients import SDKClient
 from .failures import REFUSED, RefusedRequestError
 from .history import call_ids
+from .lessons import NEEDS_TOOLS_DEFINED
 from .wire import count, dumps, loads_object, wire_name
 
 STOP_REASONS: dict[str, FinishReason] = {
@@ -103,6 +104,8 @@ class AnthropicLLM(SDKAdapter):
         if request.tools:
             block, names = self._blocks.get(request.tools)
             parts += (b',"tools":', block)
+        elif NEEDS_TOOLS_DEFINED in self.lessons.quirks and (used := tools_used(request.messages)):
+            parts += (b',"tools":', dumps(used), b',"tool_choice":{"type":"none"}')
         parts += (b",", dumps(params)[1:])
         sent = Sent(droppable, self.reasoning(request), is_forced(request), limit)
         return Prepared(request, b"".join(parts), limit, names, sent)

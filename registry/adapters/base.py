@@ -7,6 +7,7 @@ import json
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from registry.clock import SYSTEM_CLOCK, Clock
@@ -212,6 +213,7 @@ class SDKAdapter(LLM):
     def http(self, client_type: Any, httpx2: Any) -> Any:
         """The SDK's aiohttp client with our limits."""
         return client_type(
+            verify=_ssl_context(),
             timeout=httpx2.Timeout(self.timeout, connect=min(CONNECT_SECONDS, self.timeout), pool=None),
             limits=httpx2.Limits(
                 max_connections=self.max_connections,
@@ -219,6 +221,14 @@ class SDKAdapter(LLM):
                 keepalive_expiry=KEEPALIVE_SECONDS,
             ),
         )
+
+
+@lru_cache(maxsize=1)
+def _ssl_context() -> Any:
+    """One for all clients: reading the certificates takes longer than all the rest of a client."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
 
 
 def _secret_values(headers: Mapping[str, str]) -> list[str]:

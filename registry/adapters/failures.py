@@ -20,7 +20,6 @@ from registry.errors import (
     ProviderError,
     QuotaError,
     RateLimitError,
-    RefusalError,
 )
 from registry.text import cut_middle
 
@@ -93,7 +92,7 @@ _SIZES = (
     re.compile(r"maximum model length of (\d+)"),
     re.compile(r"exceeds? context limit: \d+ \+ \d+ > (\d+)"),
     re.compile(r"maximum number of tokens allowed \(?(\d+)"),
-    re.compile(r"context (?:length|window|size)(?: of| is|:)? \(?(\d+)"),
+    re.compile(r"context (?:length|window|size)(?: of| is|:)?(?: only)? \(?(\d+)"),
 )
 _QUOTA = re.compile(r"current quota|credit balance is too low|out of credits|insufficient (?:balance|credits)", re.I)
 _OVERLOADED = re.compile(r"overloaded|over capacity|at capacity", re.IGNORECASE)
@@ -272,6 +271,3 @@ def _server_time(headers: Mapping[str, str], now: float) -> float:
         return parsedate_to_datetime(headers.get("date", "")).timestamp()
     except (ValueError, TypeError):
         return now
-
-
-__all__ = ["CODES", "STATUSES", "RefusalError", "RefusedRequestError", "from_body", "from_exception", "from_response"]

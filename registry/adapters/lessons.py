@@ -13,8 +13,10 @@ from .failures import REFUSED, RefusedRequestError
 
 STRICT_ALTERNATION = "strict_alternation"
 NEEDS_REASONING_ECHO = "needs_reasoning_echo"
-QUIRKS = (STRICT_ALTERNATION, NEEDS_REASONING_ECHO)
-"""Known peculiarities of servers: one system message and strict turns; their reasoning text wanted back."""
+NEEDS_TOOLS_DEFINED = "needs_tools_defined"
+QUIRKS = (STRICT_ALTERNATION, NEEDS_REASONING_ECHO, NEEDS_TOOLS_DEFINED)
+"""Known peculiarities of servers: one system message and strict turns; their reasoning text wanted back; tools
+described wherever the history has calls, also when none may be called."""
 
 MIN_OUTPUT = 256
 """An output allowance below this many tokens is not worth a try: the conversation is too long."""
@@ -30,6 +32,9 @@ _ALTERNATE = re.compile(
 )
 _ECHO = re.compile(
     r"reasoning_content.{0,120}(?:must|missing|require|pass)|missing.{0,40}reasoning_content", re.I | re.S
+)
+_DEFINE = re.compile(
+    r"must (?:define|specify|provide|include).{0,10}tools|tools.{0,40}(?:required|must be).{0,60}tool_use", re.I
 )
 _REASONING = re.compile(r"thinking|reasoning", re.IGNORECASE)
 _AT_MOST = (
@@ -48,6 +53,7 @@ _SPLIT = (  # (pattern, how the groups are called)
         re.compile(r"maximum context length is (\d+).*?(?:prompt|request) (?:has|contains).*?(\d+)", re.S),
         ("size", "prompt"),
     ),
+    (re.compile(r"passed (\d+) input tokens.*?context length is(?: only)? (\d+)", re.S), ("prompt", "size")),
     (re.compile(r"exceed context limit: (\d+) \+ \d+ > (\d+)"), ("prompt", "size")),
 )
 
@@ -161,7 +167,8 @@ class Lessons:
         return False
 
     def _learn_quirk(self, message: str) -> bool:
-        for quirk, words in ((STRICT_ALTERNATION, _ALTERNATE), (NEEDS_REASONING_ECHO, _ECHO)):
+        known = ((STRICT_ALTERNATION, _ALTERNATE), (NEEDS_REASONING_ECHO, _ECHO), (NEEDS_TOOLS_DEFINED, _DEFINE))
+        for quirk, words in known:
             if words.search(message) and quirk not in self.quirks:
                 self.quirks.add(quirk)
                 return True

@@ -329,6 +329,16 @@ async def test_a_servers_quirk_is_learned_from_its_refusal(words: str, quirk: st
     assert server.bodies[0] != server.bodies[1] == server.bodies[2]
 
 
+async def test_tools_of_the_history_are_described_where_that_is_demanded() -> None:
+    words = "Requests which have `tool_use` or `tool_result` blocks in `messages` must define tools"
+    refused = Answer({"error": {"message": words}}, status=400)
+    async with HttpScript([refused, Answer(claude_reply())]) as server:
+        await AnthropicLLM("m", base_url=server.url).chat(TALK)
+    assert "tools" not in server.bodies[0]
+    assert [tool["name"] for tool in server.bodies[1]["tools"]] == ["search", "now"]
+    assert server.bodies[1]["tool_choice"] == {"type": "none"}
+
+
 async def test_concurrent_calls_all_learn_from_one_refusal_each_at_most() -> None:
     def answer(body: Any) -> Answer:
         if "temperature" in body:

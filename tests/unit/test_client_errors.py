@@ -315,10 +315,12 @@ async def test_a_missing_key_is_the_operators_matter(monkeypatch: pytest.MonkeyP
             await llm.chat(ASK)
 
 
-@pytest.mark.parametrize("requested", ["however", "you"])
+@pytest.mark.parametrize("requested", ["however", "you", "passed"])
 async def test_an_output_allowance_that_is_too_big_is_lowered(requested: str) -> None:
     message = {
         "you": "maximum context length is 131072 tokens; you requested 65536 output tokens and your prompt has 65600",
+        "passed": "You passed 65600 input tokens and requested 65536 output tokens. However, the model's context "
+        "length is only 131072 tokens. Please reduce the length of the input prompt.",
         "however": "This model's maximum context length is 131072 tokens. However, you requested 131136 tokens "
         "(65600 in the messages, 65536 in the completion).",
     }[requested]
