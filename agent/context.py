@@ -26,6 +26,8 @@ PINNED_SHARE = 0.5
 """Pinned messages beyond this share of the budget are unpinned, the oldest interrupts first."""
 SUMMARY_TOKENS = 1_024
 SUMMARY_WORDS = 400
+FATAL = ("auth", "quota")
+"""Errors that no other way around can mend."""
 TRUNCATED = "\n[Truncated]\n"
 SUMMARY = "[Conversation summary]"
 
@@ -111,6 +113,8 @@ class ContextGuard:
             with calling(role="compaction"):
                 result = await model.chat(request, max_tokens=SUMMARY_TOKENS)
         except LLMError as error:
+            if error.code in FATAL:  # the operator's business: cutting texts would only hide it
+                raise
             log.warning("compaction_failed", error=str(error), code=error.code)
             return "", Usage.zero()
         return result.message.content.strip(), result.usage or Usage.unknown()

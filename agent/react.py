@@ -179,6 +179,13 @@ class _Run:
 
     async def start(self, query: str, history: Sequence[Message]) -> AgentState:
         """The first state: tools chosen, query bounded, history made to fit, hooks heard."""
+        try:
+            return await self._start(query, history)
+        except LLMError as error:
+            opening = (self._system(), Message.user(query, pinned=True))
+            return self._failed(AgentState(query, opening, opening), error)
+
+    async def _start(self, query: str, history: Sequence[Message]) -> AgentState:
         usage = Usage.zero()
         if len(query) > self.options.max_query_chars:
             query, cost = await self.agent.guard.summarise(query, self.llm, "planner_input", tail=QUERY_TAIL_CHARS)
