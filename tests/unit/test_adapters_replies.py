@@ -72,7 +72,15 @@ async def test_thinking_blocks_go_back_unchanged_to_their_model_only(stream: boo
     events = [
         {
             "type": "message_start",
-            "message": {"model": "m", "usage": {"input_tokens": 5, "output_tokens": 1, "cache_read_input_tokens": 7}},
+            "message": {
+                "model": "m",
+                "usage": {
+                    "input_tokens": 5,
+                    "output_tokens": 1,
+                    "cache_read_input_tokens": 7,
+                    "cache_creation_input_tokens": 3,
+                },
+            },
         }
     ]
     for index, block in enumerate(THINKING):
@@ -106,7 +114,11 @@ async def test_thinking_blocks_go_back_unchanged_to_their_model_only(stream: boo
     answer = (
         Answer(chunks=claude_events(*events))
         if stream
-        else Answer(claude_reply(*THINKING, stop="tool_use", output_tokens=9, cache_read_input_tokens=7))
+        else Answer(
+            claude_reply(
+                *THINKING, stop="tool_use", output_tokens=9, cache_read_input_tokens=7, cache_creation_input_tokens=3
+            )
+        )
     )
     async with HttpScript([answer]) as server:
         llm = AnthropicLLM("m", base_url=server.url)
@@ -121,7 +133,8 @@ async def test_thinking_blocks_go_back_unchanged_to_their_model_only(stream: boo
     assert (message.content, message.reasoning, result.finish_reason) == ("Let me look.", "hmm", "tool_calls")
     assert message.tool_calls == (ToolCall("t1", "search", {"q": "x"}),)
     assert result.usage is not None
-    assert (result.usage.input_tokens, result.usage.cached_tokens, result.usage.output_tokens) == (12, 7, 9)
+    assert (result.usage.input_tokens, result.usage.cached_tokens, result.usage.output_tokens) == (15, 7, 9)
+    assert result.usage.cache_write_tokens == 3
     message = Message.from_json(json.loads(json.dumps(message.to_json())))  # as after a restart
     talk = [Message.user("q"), message, Message.tool("t1", "r")]
     assert sent(llm, talk)["messages"][1]["content"] == THINKING
