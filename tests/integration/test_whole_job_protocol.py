@@ -121,3 +121,17 @@ async def test_a_peculiar_model_teaches_each_lesson_once(
         again = await run_job(GOAL, llm, tools=[calculate])
     assert again.status == "completed"
     assert len(provider_fake.refusals) == before
+
+
+async def test_a_refused_mechanism_is_tried_once() -> None:
+    """A server that refuses forced tools is asked once; after that the next level does the work."""
+
+    def script(view: View) -> Any:
+        if view.forced:
+            return {"status": 400, "error": "tool_choice: a named tool is not supported by this model"}
+        return brain(view)
+
+    async with ProviderFake(script) as fake, connected(fake, "chat") as llm:
+        job = await run_job(GOAL, llm, tools=[calculate])
+    assert job.status == "completed", job
+    assert sum(view.forced is not None for view in fake.views) == 1

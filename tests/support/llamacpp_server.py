@@ -13,7 +13,7 @@ THREADS = 2
 
 def main() -> None:
     """Loads the model and serves until the parent is gone."""
-    import xllamacpp
+    import xllamacpp  # type: ignore[import-untyped]
 
     model, port, context_size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     params = xllamacpp.CommonParams()
