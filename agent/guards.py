@@ -23,6 +23,11 @@ def call_key(name: str, arguments: object) -> str:
     return f"{name}({canonical_json(arguments)})"
 
 
+def tool_of(key: str) -> str:
+    """The tool's name in a key."""
+    return key.partition("(")[0]
+
+
 def result_key(text: str) -> str:
     """A short key of a result's text."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
@@ -73,6 +78,12 @@ class LoopGuard:
         if period > 0 and self.turns[-1]:
             return self.turns[-1][-1][0], CYCLE_REPEATS
         return None
+
+    @property
+    def spent(self) -> str | None:
+        """The key of the call that was made at least twice in a row with the same result."""
+        (key, _), length = self.streak
+        return key if length > 1 else None
 
     @property
     def exhausted(self) -> bool:

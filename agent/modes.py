@@ -33,8 +33,8 @@ class Mode(Protocol):
     def system_prompt(self, date: str, tools: ToolRegistry, extra: str) -> str:
         """The system message's text."""
 
-    def request(self, llm: LLM, tools: ToolRegistry, *, final_only: bool) -> dict[str, Any]:
-        """What goes into `chat` beside the messages."""
+    def request(self, llm: LLM, tools: ToolRegistry, *, final_only: bool, spent: str | None) -> dict[str, Any]:
+        """What goes into `chat` beside the messages. `spent` is a tool that was just called twice alike for nothing."""
 
     def read(self, result: LLMResult, tools: ToolRegistry, ordinal: int) -> Turn:
         """A reply as a turn; `ordinal` makes ids of our own unique."""
@@ -53,7 +53,7 @@ class NativeMode:
         """Short: the tools travel beside it."""
         return load_prompt("agent", "native").substitute(date=date, extra=_extra(extra))
 
-    def request(self, llm: LLM, tools: ToolRegistry, *, final_only: bool) -> dict[str, Any]:
+    def request(self, llm: LLM, tools: ToolRegistry, *, final_only: bool, spent: str | None) -> dict[str, Any]:
         """The tools; on the last turn they stay where the provider can be told not to use them."""
         if not len(tools):
             return {}
@@ -96,11 +96,15 @@ class JSONMode:
         lines = [_described(tool) for tool in tools] or ["(none: answer at once)"]
         return load_prompt("agent", "json").substitute(date=date, tools="\n".join(lines), extra=_extra(extra))
 
-    def request(self, llm: LLM, tools: ToolRegistry, *, final_only: bool) -> dict[str, Any]:
-        """A constrained action where the server can, JSON mode where it can, else nothing."""
+    def request(self, llm: LLM, tools: ToolRegistry, *, final_only: bool, spent: str | None) -> dict[str, Any]:
+        """A constrained action where the server can, JSON mode where it can, else nothing.
+
+        A constrained model that repeats itself can't even write the same call again: without that, a small one at
+        temperature 0 would go on for ever.
+        """
         if llm.abilities["json_schema"]:
-            names = () if final_only else tuple(tools)
-            schema = {"name": "action", "schema": action_schema(names), "strict": False}
+            offered = () if final_only else tuple(tool for tool in tools if tool.name != spent)
+            schema = {"name": "action", "schema": action_schema(offered), "strict": False}
             return {"response_format": {"type": "json_schema", "json_schema": schema}}
         return {"response_format": {"type": "json_object"}} if llm.abilities["json_mode"] else {}
 

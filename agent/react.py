@@ -19,7 +19,7 @@ from registry.tools import ToolRegistry
 from .calls import ToolRunner, texts
 from .context import ContextGuard
 from .events import Emitter, OnEvent
-from .guards import LoopGuard
+from .guards import LoopGuard, tool_of
 from .hooks import Hook, HookContext, HookRegistry
 from .interrupts import InterruptQueue, interrupt_message
 from .live import LiveAnswer
@@ -260,7 +260,8 @@ class _Run:
                 state = self._restarted(state)
 
     async def _chat(self, state: AgentState, *, final_only: bool) -> LLMResult:
-        asked: dict[str, Any] = self.mode.request(self.llm, self.tools, final_only=final_only)
+        spent = None if state.guard.spent is None else tool_of(state.guard.spent)
+        asked: dict[str, Any] = self.mode.request(self.llm, self.tools, final_only=final_only, spent=spent)
         if self.options.temperature is not None:
             asked["temperature"] = self.options.temperature
         if self.llm.max_output_tokens is None:
@@ -355,7 +356,7 @@ class _Run:
         if turn.cut and state.cuts >= MAX_CUTS:
             return self._end(state.stopped("truncated", gathered(state.records), error="truncated"))
         if (repeated := guard.repeated()) is not None and not refused:
-            name = repeated[0].partition("(")[0] or turn.calls[-1].name
+            name = tool_of(repeated[0]) or turn.calls[-1].name
             state = state.said(self._note("repeated", tool=name, count=repeated[1]))
         state, _ = self._interrupted(state)
         if self.options.self_reflection_interval and state.tool_iterations % self.options.self_reflection_interval == 0:

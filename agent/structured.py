@@ -227,7 +227,7 @@ class _StructuredCall:
         try:
             value = self.model.model_validate(data) if self.model is not None else data
             return self.parse_fn(value if self.model is not None else data) if self.parse_fn is not None else value
-        except Exception as error:  # noqa: BLE001 - whatever the caller's own reading refuses is told to the model
+        except Exception as error:  # whatever the caller's own reading refuses is told to the model
             raise _Unusable(str(error) or type(error).__name__) from error
 
     def _why_not(self, text: str) -> str:

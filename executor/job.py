@@ -65,7 +65,10 @@ class JobOptions:
 
     @classmethod
     def from_settings(cls, settings: Any) -> JobOptions:
-        """The options that the settings say."""
+        """The options that the settings say. Raises NotBuiltError for what they ask of parts that are not there."""
+        for name in ("step_verification", "citation_verification"):
+            if getattr(settings, name):
+                raise NotBuiltError(f"{name} is not built yet: leave it false")
         agent = {
             "max_iterations": settings.max_iterations,
             "cycle_detection_threshold": settings.cycle_detection_threshold,

@@ -71,7 +71,7 @@ class ChatRequest:
     response_format: Mapping[str, Any] | None = None
     temperature: float | None = None
     max_tokens: int | None = None
-    reasoning_effort: str | None | _Inherit = INHERIT
+    reasoning_effort: str | _Inherit | None = INHERIT
     stream: bool = False
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from executor.settings import load_settings, read_environment
 from registry.config import load_models
 from registry.errors import NoModelError
+from registry.llm import RetryPolicy
 from registry.models import ModelRegistry
 from registry.toolbox import default_tools
 from registry.tools import ToolRegistry
@@ -77,10 +78,18 @@ async def prepared(options: argparse.Namespace) -> AsyncIterator[Setup]:
         async with _demonstration(settings, tools) as setup:
             yield setup
         return
+    _with_retries(models, settings)
     try:
         yield Setup(settings, models, tools)
     finally:
         await models.aclose()
+
+
+def _with_retries(models: ModelRegistry, settings: Settings) -> None:
+    """The settings' limits of tries and waits hold for every model."""
+    retry = RetryPolicy(settings.llm_tries, settings.llm_wait_cap, settings.llm_total_wait)
+    for name in models.names():
+        models.get(name).retry = retry
 
 
 def show_progress(text: str, share: float) -> None:

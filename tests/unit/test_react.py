@@ -138,6 +138,21 @@ async def test_argument_spelling_makes_no_difference():
     assert result.stop_reason == "loop_detected"
 
 
+async def test_a_constrained_model_is_not_offered_what_it_repeats():
+    call_text = '{"type": "tool_call", "reasoning": "", "tool_name": "look_up", "tool_args": {"key": "a"}}'
+    other = Tool("other", "Something else.", {"type": "object", "properties": {}}, lambda: "x")
+    final = '{"type": "final_answer", "reasoning": "", "answer": "ok"}'
+    llm = ScriptedLLM([call_text, call_text, final], abilities={"json_mode": True, "json_schema": True})
+    await ReActAgent(llm, [look_up, other]).run("q")
+
+    def offered(number: int) -> set[str]:
+        schema = llm.requests[number].response_format["json_schema"]["schema"]  # type: ignore[index]
+        return {one["properties"].get("tool_name", {}).get("const", "") for one in schema["anyOf"]} - {""}
+
+    assert offered(1) == {"look_up", "other"}
+    assert offered(2) == {"other"}
+
+
 async def test_polling_stays_legal():
     ticks = iter(range(100))
     poll = Tool("poll", "Polls.", {"type": "object", "properties": {}}, lambda: f"tick {next(ticks)}")
