@@ -36,8 +36,9 @@ Each turn answer with one JSON object only, no other text and no code fence: \
 The input is an arithmetic expression, one name, or (for final) the full answer to the question. \
 I then reply with Observation."""
 
-PROMPTS = {"bare": REACT_SYSTEM, "bare-one-line": REACT_ONE_LINE}
-"""Two wordings of the loop's prompt, so that the comparison does not hang on one."""
+PROMPTS = {"bare": REACT_SYSTEM, "bare-one-line": REACT_ONE_LINE, "bare-tolerant": REACT_SYSTEM}
+"""Two wordings of the loop's prompt, so that the comparison does not hang on one; and the first one again with the
+reading that one adds next: the first JSON object of the reply, whatever stands around it."""
 
 TOOLS = {"calculator": calculator, "lookup": lookup}
 
@@ -89,16 +90,22 @@ def _valid_unfenced(raw: str) -> bool:
         return False
 
 
+def _first_object(raw: str) -> Any:
+    """The first JSON object in a text."""
+    return json.JSONDecoder().raw_decode(raw, raw.index("{"))[0]
+
+
 def question(row: dict[str, Any], model: Model) -> dict[str, Any]:
     """The loop: a turn that can't be read ends the run."""
     messages = [
         {"role": "system", "content": PROMPTS[model.record.arm]},
         {"role": "user", "content": "Question: " + row["question"]},
     ]
+    tolerant = model.record.arm == "bare-tolerant"
     for _ in range(MAX_TURNS):
         raw = model.reply(messages, TURN_TOKENS)
         try:
-            turn = json.loads(raw)
+            turn = _first_object(raw) if tolerant else json.loads(raw)
             action, text = turn["action"], str(turn["input"])
         except (ValueError, KeyError, TypeError):
             return {"answer": None, "error": "unreadable turn", "raw": raw}
@@ -107,7 +114,7 @@ def question(row: dict[str, Any], model: Model) -> dict[str, Any]:
         tool = TOOLS.get(action) if isinstance(action, str) else None
         observation = tool(text) if tool else f"Error: there is no action {action!r}"
         messages += [
-            {"role": "assistant", "content": raw},
+            {"role": "assistant", "content": json.dumps(turn, ensure_ascii=False) if tolerant else raw},
             {"role": "user", "content": "Observation: " + observation},
         ]
     return {"answer": None, "error": "turn limit"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from common import (
@@ -26,6 +26,9 @@ from registry.errors import DagwrightError
 from registry.llm import ChatRequest, Prepared
 
 ABILITIES = {"tool_call": False, "json_mode": True, "json_schema": True}
+
+
+MODELS = {"fast": "easy steps", "reasoning": "hard steps"}
 
 
 class KeptLLM(LLM):
@@ -60,7 +63,7 @@ class KeptLLM(LLM):
         """It is a result already."""
         return reply
 
-    async def open_stream(self, prepared: Prepared) -> AsyncIterator[StreamChunk]:
+    async def open_stream(self, prepared: Prepared) -> AsyncGenerator[StreamChunk, None]:
         """The reply in one piece."""
         result = await self.send(prepared)
         yield StreamChunk(result.message.content)
@@ -86,7 +89,9 @@ TOOLS = (
 async def plan(row: dict[str, Any], llm: LLM) -> dict[str, Any]:
     """A goal planned by the planner; valid is what it returns."""
     try:
-        made = await DAGPlanner(llm, tools=TOOLS).plan(row["goal"])
+        made = await DAGPlanner(llm, tools=TOOLS, models=MODELS, prompt_name="plan_short", max_task_chars=160).plan(
+            row["goal"]
+        )
     except PlanError as error:
         return {"valid": False, "error": "PlanError", "detail": str(error)}
     except DagwrightError as error:

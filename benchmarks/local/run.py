@@ -1,6 +1,6 @@
 """Our planner and agent against a plain loop, on one small local model. See README.md.
 
-python benchmarks/local/run.py bare|bare-one-line|ours [--base-url URL] [--kind plan|question] [--limit N]
+python benchmarks/local/run.py bare|bare-one-line|bare-tolerant|ours [--base-url URL] [--kind plan|question] [--limit N]
 python benchmarks/local/run.py score
 """
 
@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from common import GOALS, QUESTIONS, Record, items, right
 
-ARMS = ("bare", "bare-one-line", "ours")
+ARMS = ("bare", "bare-one-line", "bare-tolerant", "ours")
 
 
 def run_bare(options: argparse.Namespace) -> None:
@@ -49,7 +49,7 @@ def score(arm: str) -> None:
     answered = [row for row in asked if right(outcomes[row["id"]]["answer"], row)]
     several = [row for row in asked if row["calls"] > 1]
     print(
-        f"{arm:14}valid plans {sum(plan['valid'] for plan in plans)}/{len(plans)}"
+        f"{arm:15}valid plans {sum(plan['valid'] for plan in plans)}/{len(plans)}"
         f"   right answers {len(answered)}/{len(asked)}"
         f" (of those that need two calls or more {sum(row in answered for row in several)}/{len(several)})"
     )
