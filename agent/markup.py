@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from .actions import FORMAT, KnownTools, TextCall, read_action
@@ -59,8 +60,9 @@ def read_markup(text: str, known: KnownTools, reader: Reader, cut: bool = False)
     calls: list[tuple[int, TextCall]] = []
     source = _Text(text, known, reader)
     at = 0
-    for _ in range(MAX_MARKS):
-        match = _MARKS.search(text, at)
+    marks = _marks_in(text)
+    for _ in range(MAX_MARKS if marks else 0):
+        match = marks.search(text, at) if marks else None
         if match is None:
             break
         if cut and _BODY.match(text, match.end()):
@@ -152,7 +154,7 @@ def _one(source: _Text, name: str, arguments: Any, end: int) -> Read:
 
 def _function(source: _Text, match: re.Match[str]) -> Read:
     """<function=name> or <invoke name="…">: parameters, an object, or nothing before the closing tag."""
-    name, text = match.group("function") or match.group("invoke"), source.text
+    name, text = match.group(match.lastgroup or 0), source.text
     read = _named(source, name, match.end())
     if read is None and source.known.resolve(name):
         at = source.reader.skip_blank(match.end())
@@ -336,36 +338,59 @@ def _typed(text: str) -> Any:
         return text
 
 
-_FORMS: tuple[tuple[str, str, Callable[[_Text, re.Match[str]], Read]], ...] = (
-    # name, mark, reader
-    ("function", r"<function(?:=|\s{1,4}name=)[\"']?(?P<function>[\w.:-]{1,100})[\"']?\s{0,4}>", _function),
-    ("invoke", r"<[^<>\s/=\"]{0,20}invoke\s{1,4}name=[\"'](?P<invoke>[\w.:/-]{1,100})[\"'][^>]{0,100}>", _function),
+_FORMS: tuple[tuple[str, str, str, Callable[[_Text, re.Match[str]], Read]], ...] = (
+    # name, a word that every text with the mark holds (in lower case), the mark, its reader
+    (
+        "function",
+        "<function",
+        r"<function(?:=|\s{1,4}name=)[\"']?(?P<function>[\w.:-]{1,100})[\"']?\s{0,4}>",
+        _function,
+    ),
+    (
+        "invoke",
+        "invoke",
+        r"<[^<>\s/=\"]{0,20}invoke\s{1,4}name=[\"'](?P<invoke>[\w.:/-]{1,100})[\"'][^>]{0,100}>",
+        _function,
+    ),
     (
         "attribute",
+        "=",
         r"<(?:tool_call|tool_use|tool|function_call|call)\s{1,4}(?:name|tool)=[\"'](?P<attribute>[\w.:/-]{1,100})[\"'][^>]{0,100}>",
         _attributed,
     ),
-    ("mistral", r"(?P<mistral>\[TOOL_CALLS\])", _mistral),
-    ("sectioned", r"(?P<sectioned><｜tool▁call▁begin｜>|<\|tool_call_begin\|>)", _sectioned),
+    ("mistral", "[tool_calls]", r"(?P<mistral>\[TOOL_CALLS\])", _mistral),
+    ("sectioned", "begin", r"(?P<sectioned><｜tool▁call▁begin｜>|<\|tool_call_begin\|>)", _sectioned),
     (
         "recipient",
+        "<|message|>",
         r"\bto=(?P<recipient>[\w.-]{1,100})\s{0,5}(?:<\|channel\|>\w{1,20})?\s{0,5}(?:<\|constrain\|>)?\s{0,5}\w{0,10}\s{0,5}<\|message\|>",
         _harmony,
     ),
-    ("gemma", r"\bcall:(?P<gemma>[\w.-]{1,100})\s{0,4}\{", _gemma),
-    (
-        "python",
-        r"(?P<python><\|python_tag\|>|<\|tool_call_start\|>|```tool_code\b|<tool_code>|<\|plugin\|>|<\|START_ACTION\|>"
-        r"|\bfunctools(?=\[)|\[Calling\stool:)",
-        _body_at_mark,
-    ),
-    ("qwen", r"(?P<qwen>✿FUNCTION✿:)", _qwen_agent),
+    ("gemma", "call:", r"\bcall:(?P<gemma>[\w.-]{1,100})\s{0,4}\{", _gemma),
+    ("tag", "<|", r"(?P<tag><\|python_tag\|>|<\|tool_call_start\|>|<\|plugin\|>|<\|START_ACTION\|>)", _body_at_mark),
+    ("code", "tool_code", r"(?P<code>```tool_code\b|<tool_code>)", _body_at_mark),
+    ("tools", "functools", r"(?P<tools>\bfunctools(?=\[))", _body_at_mark),
+    ("calling", "[calling", r"(?P<calling>\[Calling\stool:)", _body_at_mark),
+    ("qwen", "✿function✿", r"(?P<qwen>✿FUNCTION✿:)", _qwen_agent),
     (
         "container",
-        r"(?P<container><\|?(?:[\w.-]{1,30}:)?(?i:tool_?calls?|function_?calls?|tool_use|tool_request|start_function_call)\|?>)",
+        "call",
+        r"(?P<container><\|?(?:[\w.-]{1,30}:)?(?i:tool_?calls?|function_?calls?|start_function_call)\|?>)",
         _container,
     ),
+    ("use", "tool_", r"(?P<use><(?:[\w.-]{1,30}:)?(?:tool_use|tool_request)>)", _container),
 )
-_MARKS = re.compile("|".join(mark for _, mark, _ in _FORMS))
-_READERS = {name: reader for name, _, reader in _FORMS}
+_READERS = {name: reader for name, _, _, reader in _FORMS}
 _BODY = re.compile(r"\s{0,20}(?:[{\[<✿]|[\w.:-]{1,100}\s{0,5}[\[{(<])|(?<=\{)")
+
+
+@lru_cache(maxsize=64)
+def _marks(names: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(mark for name, _, mark, _ in _FORMS if name in names))
+
+
+def _marks_in(text: str) -> re.Pattern[str] | None:
+    """The marks that the text may hold, as one pattern; None where it holds none."""
+    lowered = text.lower()
+    names = tuple(name for name, word, _, _ in _FORMS if word in lowered)
+    return _marks(names) if names else None
