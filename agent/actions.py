@@ -194,8 +194,8 @@ def _final(value: Mapping[str, Any], tools: KnownTools) -> str | None:
     if not (found := [value[key] for key in _ANSWERS if key in value]):
         raise ValueError(f"the final answer has no answer. {FORMAT}")
     answer = found[0]
-    if isinstance(answer, dict) and len(answer) == 1:
-        answer = next(iter(answer.values()))
+    if isinstance(answer, dict) and len(answer) == 1 and isinstance(inner := next(iter(answer.values())), str):
+        answer = inner
     return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from registry.schema import coerce, format_problems, properties, types
 
 from .actions import TextCall, UnknownToolError
-from .json_text import BLANK_CHARS, Found, same, strict
+from .json_text import BLANK_CHARS, Found, same, strict, unescape
 from .lenient import Reader, decoded, parse_value
 from .reasoning import strip_reasoning
 from .turns import TextTurn, parse_tool_text, read_turn
@@ -31,6 +31,8 @@ __all__ = [
 ]
 
 _NOTHING: Any = object()
+_ESCAPED_HEAD = 10
+"""Where an object whose quotes are all escaped has its first one."""
 _ACTION_TYPES = ("tool_call", "final_answer")
 _SCHEMA_WORDS = frozenset({"type", "properties", "required", "title", "description", "$schema", "$defs", "$id"})
 _SCHEMA_WORDS |= {"additionalProperties", "definitions"}
@@ -86,6 +88,8 @@ def _extract(text: str, fit: _Fit, cut: bool) -> Any:
         return _NOTHING
     rest = strip_reasoning(text)[1].strip(BLANK_CHARS)
     if rest != text and (whole := strict(rest)):
+        return fit.of(whole)
+    if rest[:1] in ("{", "[") and '\\"' in rest[:_ESCAPED_HEAD] and (whole := strict(unescape(rest))):
         return fit.of(whole)
     return _choose(find_values(rest, Reader(rest, partial=fit.partial)), fit, rest)
 

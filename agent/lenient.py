@@ -38,7 +38,7 @@ _KEY = {
 _LITERALS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None, "TRUE": True}
 _LITERALS |= {"FALSE": False, "NULL": None}
 
-_KEY_AHEAD = r"""(?:["“”'‘’`＂][^"“”\n]{0,200}["“”'‘’`＂]\s*[:：]|[^\W\d][\w$-]{0,100}\s*[:：])"""
+_KEY_AHEAD = r"""(?:["“”'‘’`＂«][^"“”\n]{0,200}["“”'‘’`＂»]\s*[:：]|[^\W\d][\w$-]{0,100}\s*[:：])"""
 _TAIL_AHEAD = r"""\Z|//|\#|/\*|```|<[/|｜]|\[/"""
 _AFTER_MEMBER = re.compile(
     rf"""\s*(?:{_TAIL_AHEAD}|[}}｝](?!"\s*[,}}\]])|[\]］]|[,，]\s*(?:{_KEY_AHEAD}|[}}｝]|{_TAIL_AHEAD})
@@ -187,7 +187,8 @@ class Reader:
         word = _WORD.match(self.text, at)
         if word and word.group() in _LITERALS:
             return _LITERALS[word.group()], word.end()
-        return self._stop("syntax", at)
+        cut = self.partial and word is not None and word.end() >= self._size
+        return self._stop("cut" if cut else "syntax", at)
 
     def _number(self, match: re.Match[str]) -> tuple[Any, int]:
         digits = match.group()
@@ -206,7 +207,8 @@ class Reader:
     def _object(self, at: int, depth: int) -> tuple[Any, int]:
         text = self.text
         members: dict[str, Any] = {}
-        at = self.skip(at + 1)
+        doubled = depth > 0 and text.startswith("{{", at)  # braces of a template that was never filled in
+        at = self.skip(at + 1 + doubled)
         while True:
             if run := _MEMBER_RUN.match(text, at):
                 for key, value in json.loads("{" + run.group().rstrip()[:-1] + "}", object_pairs_hook=list):
@@ -215,7 +217,7 @@ class Reader:
             if self._ended(at):
                 return members, at
             if text[at] in "}｝":
-                return members, at + 1
+                return members, at + 1 + (doubled and text.startswith("}}", at))
             if text[at] in "]］" and depth:
                 self._closed = False  # the brace is missing: the bracket belongs to the array around
                 return members, at
@@ -314,13 +316,20 @@ class Reader:
         self._reach = self._size
         if self.partial:
             self._closed = False
-            return unescape(text[at + 1 :].rstrip("\\")), self._size
+            return unescape(_whole_escapes(text[at + 1 :])), self._size
         return self._stop("cut", at)
 
     def _opens(self, quote: int, start: int) -> bool:
         """Whether a quote inside a string looks like the start of a quotation, not like an inch mark or apostrophe."""
         before, behind = self.text[quote - 1], self.text[quote + 1 : quote + 2]
         return (quote == start + 1 or before.isspace() or before in "([{") and behind.isalnum()
+
+
+def _whole_escapes(raw: str) -> str:
+    """The string without an escape that is only half there."""
+    place = raw.rfind("\\u", max(0, len(raw) - 5))
+    head = raw[: place + 1] if place >= 0 else raw
+    return head[:-1] if (len(head) - len(head.rstrip("\\"))) % 2 else raw
 
 
 def parse_value(text: str) -> Any:

@@ -29,9 +29,11 @@ _INLINE = re.compile(r"\bAction:[ \t]{0,4}([\w.-]{1,100})[ \t]{1,4}(?=Action Inp
 _INLINE_INPUT = re.compile(r"[ \t]{0,4}Action Input:[ \t]{0,4}", re.IGNORECASE)
 _BRACKETED = re.compile(r"[ \t*`\"']{0,4}([\w.-]{1,100})[ \t]?\[")
 _NAMED = re.compile(
-    r"[ \t*`\"'\[]{0,4}([^\W_][\w.:/-]{0,100})[*`\"'\]]{0,4}[ \t]{0,4}(?:\n|\Z|(?=\{)|(?=Action Input:))"
+    r"[ \t*`\"'\[]{0,4}([^\W_][\w.:/-]{0,100}(?:[ ][\w.:/-]{1,30}){0,3})"
+    r"[*`\"'\]]{0,4}[ \t]{0,4}(?:\n|\Z|(?=\{)|(?=Action Input:))"
 )
 _CALLED = re.compile(r"[ \t*`\"']{0,4}(?=[A-Za-z_][\w.-]{0,100}\()")
+_FENCE = re.compile(r"```[a-z_]{0,12}\s{0,10}")
 _STOP_WORD = re.compile(r"\n[ \t]{0,8}Obs(?:e|er|erv|erva|ervat|ervati|ervatio|ervation)?[ \t]?:?\s{0,8}\Z")
 _NO_TOOL = frozenset({"n/a", "na", "none", "null", "no", "nothing", "-"})
 _MAX_LABELS = 1_000
@@ -82,20 +84,24 @@ def _action(
     at = match.end()
     if not text[at : text.find("\n", at) if "\n" in text[at : at + 200] else len(text)].strip():
         at = reader.skip_blank(at)  # the name stands on the next line
+    if fence := _FENCE.match(text, at):
+        at = fence.end()
     if text[at : at + 1] == "{":
         found = reader.read(at)
         return read_action(found.value, known) if isinstance(found, Found) and found.conflict is None else None
+    if fence:
+        return None
     if bracketed := _BRACKETED.match(text, at):
         return _paper(text, bracketed, known)
     if called := _CALLED.match(text, at):
         return _python(text, called.end(), known, reader)
+    return _named(text, at, follows, known, reader)
+
+
+def _named(text: str, at: int, follows: re.Match[str] | None, known: KnownTools, reader: Reader) -> Action | None:
+    """A bare name, its input beside it, behind the next label, or missing."""
     named = _NAMED.match(text, at)
-    if named is None or (
-        follows is None
-        and named.end() < len(text)
-        and text[named.end() - 1] not in "\n"
-        and text[named.end()] not in "{A"
-    ):
+    if named is None:
         return None
     name = named.group(1)
     if text.startswith("{", named.end()):
@@ -106,10 +112,10 @@ def _action(
         return None
     if follows is not None:
         return _with_input(text, name, follows.end(), known, reader)
-    if known.resolve(name) is None:
+    tool = known.resolve(name)
+    if tool is None:
         return None
-    missing = required(known.schemas[known.resolve(name) or ""])
-    if missing:
+    if missing := required(known.schemas[tool]):
         raise ValueError(f"the action {name!r} has no Action Input: it needs {', '.join(missing)}")
     call = known.call(name, {})
     return Action((call,)) if call else None
@@ -135,6 +141,8 @@ def _with_input(text: str, name: str, at: int, known: KnownTools, reader: Reader
     if final:
         return Action(final=body)
     if known.resolve(name) is None:
+        if " " in name:
+            return None  # words, not the name of a tool
         raise known.unknown(name)
     if body.startswith("{"):
         raise ValueError(f"the Action Input of {name!r} is not valid JSON")

@@ -10,7 +10,7 @@ from typing import Any
 from .actions import FORMAT, Action, KnownTools, TextCall, looks_like_action, read_action
 from .json_text import BLANK_CHARS, Found, strict
 from .lenient import Reader, decoded
-from .markup import read_markup
+from .markup import read_markup, read_tool_elements
 from .pythonic import read_python_calls
 from .react_text import OBSERVATION, read_react
 from .reasoning import strip_reasoning
@@ -147,6 +147,8 @@ def _from_values(text: str, known: KnownTools, reader: Reader, cut: bool) -> Act
     if calls:
         return Action(tuple(calls), reasoning=reasoning)
     _refuse_unreadable(text, values, cut)
+    if elements := read_tool_elements(text, known, reader):
+        return Action(tuple(elements))
     return _bare_python(text, known, reader)
 
 
