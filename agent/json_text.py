@@ -70,25 +70,45 @@ def same(left: Any, right: Any) -> bool:
 
 def strict(text: str) -> Found | None:
     """The text as one strict JSON value, at C speed; None where it is none. Infinity and NaN are none."""
-    conflict: list[str] = []
+    conflicts: list[str] = []
+    try:
+        value = _decoder(conflicts, True).decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return Found(value, 0, len(text), conflict=conflicts[0] if conflicts else None)
+
+
+def strict_at(text: str, start: int) -> Found | int:
+    """The JSON value that begins at `start`, raw line breaks in strings allowed; else the place where it goes wrong."""
+    conflicts: list[str] = []
+    try:
+        value, end = _decoder(conflicts, False).raw_decode(text, start)
+    except json.JSONDecodeError as error:
+        return error.pos
+    except (ValueError, RecursionError):
+        return start
+    return Found(value, start, end, conflict=conflicts[0] if conflicts else None)
+
+
+def _decoder(conflicts: list[str], strict_strings: bool) -> json.JSONDecoder:
+    """A decoder that notes keys with two different values."""
 
     def pairs(members: list[tuple[str, Any]]) -> dict[str, Any]:
         value = dict(members)
         if len(value) < len(members):
-            conflict.extend(key for key, item in members if not same(value[key], item))
+            conflicts.extend(key for key, item in members if not same(value[key], item))
         return value
 
-    def finite(digits: str) -> float:
-        number = float(digits)
-        if not math.isfinite(number):
-            raise ValueError(f"{digits} is out of range")
-        return number
+    return json.JSONDecoder(
+        object_pairs_hook=pairs, parse_float=_finite, parse_constant=_no_constant, strict=strict_strings
+    )
 
-    try:
-        value = json.loads(text, object_pairs_hook=pairs, parse_float=finite, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        return None
-    return Found(value, 0, len(text), conflict=conflict[0] if conflict else None)
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits} is out of range")
+    return number
 
 
 def _no_constant(name: str) -> NoReturn:

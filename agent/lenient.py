@@ -16,11 +16,14 @@ import re
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from .json_text import BLANK_CHARS, DOUBLE_QUOTES, QUOTES, ZERO_WIDTH, Found, same, strict, unescape
+from .json_text import BLANK_CHARS, DOUBLE_QUOTES, QUOTES, ZERO_WIDTH, Found, same, strict, strict_at, unescape
 
 MAX_DEPTH = 100
 SPARE_WORK = 50_000
 """Characters that failed tries may read on top of the text's own length."""
+
+STRICT_WORK = 20_000_000
+"""Characters that failed strict tries may read, at the speed of C. So valid JSON in prose is never touched."""
 
 ENCODED_LAYERS = 3
 """How often a value may be encoded as a string inside a string."""
@@ -38,7 +41,7 @@ _KEY = {
 _LITERALS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None, "TRUE": True}
 _LITERALS |= {"FALSE": False, "NULL": None}
 
-_KEY_AHEAD = r"""(?:["“”'‘’`＂«][^"“”\n]{0,200}["“”'‘’`＂»]\s*[:：]|[^\W\d][\w$-]{0,100}\s*[:：])"""
+_KEY_AHEAD = r"""(?:["“”'‘’`＂«](?:[^"“”\n\\]|\\.){0,200}(?:["“”'‘’`＂»]\s*[:：]|\Z)|[^\W\d][\w$-]{0,100}\s*[:：])"""
 _TAIL_AHEAD = r"""\Z|//|\#|/\*|```|<[/|｜]|\[/"""
 _AFTER_MEMBER = re.compile(
     rf"""\s*(?:{_TAIL_AHEAD}|[}}｝](?!"\s*[,}}\]])|[\]］]|[,，]\s*(?:{_KEY_AHEAD}|[}}｝]|{_TAIL_AHEAD})
@@ -101,6 +104,7 @@ class Reader:
         self.partial = partial
         self._size = len(text)
         self._work = len(text) + SPARE_WORK
+        self._strict_work = STRICT_WORK
         self._reach = 0
         self._closed = True
         self._conflict: str | None = None
@@ -111,6 +115,11 @@ class Reader:
         """The value that begins at `start`, or why there is none. `after`: what follows a string, where it is one."""
         if self._work < 0:
             return Failure("budget", start)
+        if self._strict_work > 0 and self.text.startswith(("{", "["), start):
+            found = strict_at(self.text, start)
+            if isinstance(found, Found):
+                return found
+            self._strict_work -= 2 * found  # the decoder counts the lines up to the place of its error
         self._reach, self._closed, self._conflict, self._depth = start, True, None, 0
         try:
             value, end = self._value(start, 0, after)
@@ -307,7 +316,7 @@ class Reader:
                 curly = True
             elif char == "”" and curly and opener not in "“„":
                 curly = False
-            elif not after.match(text, match.end()):
+            elif text[match.end() : match.end() + 1].isalnum() or not after.match(text, match.end()):
                 inner = not inner if inner or self._opens(match.start(), at) else inner
             elif inner:
                 inner = False  # it closes a quotation inside the string
