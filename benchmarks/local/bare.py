@@ -111,8 +111,12 @@ def question(row: dict[str, Any], model: Model) -> dict[str, Any]:
             return {"answer": None, "error": "unreadable turn", "raw": raw}
         if action == "final":
             return {"answer": text, "error": None}
-        tool = TOOLS.get(action) if isinstance(action, str) else None
-        observation = tool(text) if tool else f"Error: there is no action {action!r}"
+        try:
+            observation = TOOLS[action](text)
+        except (KeyError, TypeError):
+            observation = f"Error: there is no action {action!r}"
+        except (ValueError, ZeroDivisionError) as error:
+            observation = f"Error: {error}"
         messages += [
             {"role": "assistant", "content": json.dumps(turn, ensure_ascii=False) if tolerant else raw},
             {"role": "user", "content": "Observation: " + observation},

