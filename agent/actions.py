@@ -207,11 +207,13 @@ def _call(value: dict[str, Any], tools: KnownTools, marked: bool) -> TextCall | 
     key = next((key for key in _NAMES if isinstance(value.get(key), str)), None)
     declared = value.get("type") == "tool_call"
     if key is None:
-        if declared:
+        if declared or (marked and value.keys() & set(_ARGUMENTS)):
             raise ValueError(f"the tool call names no tool. {FORMAT}")
         return None
     name = value[key]
     place = next((place for place in _ARGUMENTS if place in value and place != key), None)
+    if place is not None and _is_declaration(value[place], tools.fields(tools.resolve(name) or "")):
+        return None
     if place is not None:
         call = tools.call(name, value[place])
     else:
@@ -219,6 +221,16 @@ def _call(value: dict[str, Any], tools: KnownTools, marked: bool) -> TextCall | 
     if call is None and (declared or (marked and place) or (key == "action" and place and _IDENTIFIER.fullmatch(name))):
         raise tools.unknown(name)
     return call
+
+
+def _is_declaration(arguments: Any, fields: Mapping[str, Any]) -> bool:
+    """Whether the "arguments" are a schema: the model repeated the declaration of a tool, it does not call it."""
+    return (
+        isinstance(arguments, dict)
+        and arguments.get("type") == "object"
+        and isinstance(arguments.get("properties"), dict)
+        and not fields.keys() >= {"type", "properties"}
+    )
 
 
 def _flat(name: str, rest: dict[str, Any], tools: KnownTools, sure: bool) -> TextCall | None:

@@ -216,7 +216,7 @@ class Reader:
     def _object(self, at: int, depth: int) -> tuple[Any, int]:
         text = self.text
         members: dict[str, Any] = {}
-        doubled = depth > 0 and text.startswith("{{", at)  # braces of a template that was never filled in
+        doubled = text.startswith("{{", at)  # braces of a template that was never filled in
         at = self.skip(at + 1 + doubled)
         while True:
             if run := _MEMBER_RUN.match(text, at):

@@ -86,11 +86,12 @@ def _function(source: Source, match: re.Match[str]) -> Read:
     """<function=name> or <invoke name="…">: parameters, an object, or nothing before the closing tag."""
     name, text = match.group(match.lastgroup or 0), source.text
     read = named_body(source, name, match.end())
-    if read is None and source.known.resolve(name):
+    if read is None:
         at = source.reader.skip_blank(match.end())
-        if at >= len(text) or text[at] == "<":
+        if text.startswith("</", at) or (source.known.resolve(name) and (at >= len(text) or text[at] == "<")):
             return one_call(source, name, {}, at)
-        raise ValueError(f"the arguments of {name!r} can't be read. {FORMAT}")
+        if source.known.resolve(name):
+            raise ValueError(f"the arguments of {name!r} can't be read. {FORMAT}")
     return read
 
 

@@ -26,7 +26,7 @@ OBSERVATION = re.compile(
 """Where the model begins to invent what only a tool can say."""
 
 _INLINE = re.compile(r"\bAction:[ \t]{0,4}([\w.-]{1,100})[ \t]{1,4}(?=Action Input:)")
-_INLINE_INPUT = re.compile(r"[ \t]{0,4}Action Input:[ \t]{0,4}", re.IGNORECASE)
+_INLINE_INPUT = re.compile(r"[ \t]{0,4}(?:Action[ _]?)?Input:[ \t]{0,4}", re.IGNORECASE)
 _BRACKETED = re.compile(r"[ \t*`\"']{0,4}([\w.-]{1,100})[ \t]?\[")
 _NAMED = re.compile(
     r"[ \t*`\"'\[]{0,4}([^\W_][\w.:/-]{0,100}(?:[ ][\w.:/-]{1,30}){0,3})"
@@ -104,12 +104,12 @@ def _named(text: str, at: int, follows: re.Match[str] | None, known: KnownTools,
     if named is None:
         return None
     name = named.group(1)
+    if name.lower() in _NO_TOOL:
+        return None
     if text.startswith("{", named.end()):
         return _with_input(text, name, named.end(), known, reader)
     if inline := _INLINE_INPUT.match(text, named.end()):
         return _with_input(text, name, inline.end(), known, reader)
-    if name.lower() in _NO_TOOL:
-        return None
     if follows is not None:
         return _with_input(text, name, follows.end(), known, reader)
     tool = known.resolve(name)

@@ -92,6 +92,9 @@ def _whole(found: Found, known: KnownTools) -> Action | None:
 def _mixed(text: str, known: KnownTools, cut: bool) -> Action | None:
     if final := _FINAL_CHANNEL.search(text):
         return Action(final=_plain(text[final.end() :]))
+    body = _plain(text)
+    if body.startswith("<final_answer>") and body.endswith("</final_answer>"):
+        return Action(final=body[len("<final_answer>") : -len("</final_answer>")].strip())
     reader = Reader(text)
     if text[:1] in ("{", "[") or text.startswith("```"):
         ways = (_from_values, _from_markup, _from_react)

@@ -228,6 +228,20 @@ CASES: list[tuple[str, Any]] = [
     ),
     ('{"query": "moon"}', '{"query": "moon"}'),
     ("", ""),
+    ("Thought: no tool needed\nAction: None\nAction Input: None\nFinal Answer: hi", "hi"),
+    ("Action: web_search\nInput: moon", MOON),
+    ("<final_answer>\n42\n</final_answer>", "42"),
+    ('<tool_call>\n{{"name": "web_search", "arguments": {"query": "moon"}}}\n</tool_call>', MOON),
+    ('<tool_call>{"arguments": {"query": "moon"}}</tool_call>', ERROR),
+    ('<invoke name="nope"></invoke>', ERROR),
+    ('{"name": "web_search", "arguments": []}', ERROR),
+    (
+        '{"name": "web_search", "parameters": {"type": "object", "properties": {"query": {"type": "string"}}}}',
+        '{"name": "web_search", "parameters": {"type": "object", "properties": {"query": {"type": "string"}}}}',
+    ),
+    ('{"name": "web_search"}', '{"name": "web_search"}'),
+    ('{"tool_name": "get_time"}', [("get_time", {})]),
+    ("The API call: nope{x}", "The API call: nope{x}"),
 ]
 
 
