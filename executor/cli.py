@@ -4,45 +4,64 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
-from registry.errors import ConfigError, DagwrightError, UsageError
+from registry.errors import ConfigError, DagwrightError, NotBuiltError, UsageError
 
-USAGE = 2
+FAILED, USAGE, CANCELLED = 1, 2, 130
 NOT_BUILT = ("serve", "worker", "batch", "experiment", "jobs", "keys", "replay", "fork", "db")
 """Commands of the design that do not exist yet; naming one says so."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong by an exception, so that it can be told as JSON too."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}\n{self.format_usage().strip()}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code: 0 completed, 1 failed, 2 usage or configuration, 3 partial, 4 budget
     exceeded, 5 waits for a decision, 130 cancelled."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in words[: words.index("--")] if "--" in words else "--json" in words
+    from .command.out import abandon, forgiving
+
+    forgiving()
+    try:
+        return _run(words)
+    except (ConfigError, UsageError) as error:
+        return _complain(error, USAGE, as_json=as_json)
+    except DagwrightError as error:
+        return _complain(error, FAILED, as_json=as_json)
+    except KeyboardInterrupt:
+        return _complain(_CancelledError(), CANCELLED, as_json=as_json)
+    except BrokenPipeError:  # whoever read our output is gone: no use in saying so
+        for stream in (sys.stdout, sys.stderr):
+            abandon(stream)
+        return FAILED
+
+
+class _CancelledError(DagwrightError):
+    """Cancelled."""
+
+    code = "cancelled"
+
+
+def _run(words: list[str]) -> int:
     if words and words[0] in NOT_BUILT:
-        return _complain(UsageError(f"`dagwright {words[0]}` is not built yet"), as_json="--json" in words)
+        raise NotBuiltError(f"`dagwright {words[0]}` is not built yet")
     parser = _parser()
     options = parser.parse_args(words)
-    if getattr(options, "command", None) is None:
+    if options.command is None:
         parser.print_help(sys.stderr)
         return USAGE
-    try:
-        from .command import log
+    from .command import log
 
-        log.configure(options)
-        code = asyncio.run(_dispatch(options))
-    except (ConfigError, UsageError) as error:
-        return _complain(error, as_json=options.json)
-    except DagwrightError as error:
-        _complain(error, as_json=options.json)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output is gone: no use in saying so
-        return 1
-    return code
+    log.configure(options.log_level or "warning")
+    return asyncio.run(_dispatch(options))
 
 
 async def _dispatch(options: argparse.Namespace) -> int:
@@ -74,66 +93,94 @@ async def _dispatch(options: argparse.Namespace) -> int:
             return config_check(options)
 
 
-def _complain(error: DagwrightError, *, as_json: bool) -> int:
+def _complain(error: DagwrightError, code: int, *, as_json: bool) -> int:
+    """Tells what went wrong on stderr, and with `--json` as an object on stdout."""
+    from .command.out import note, say_json
+
     if as_json:
-        print(json.dumps({"error": {"code": error.code, "message": str(error)}}, ensure_ascii=False))
-    print(f"dagwright: {error}", file=sys.stderr)
-    return USAGE
+        problems = getattr(error, "problems", None)
+        told = {} if problems is None else {"problems": [list(problem) for problem in problems]}
+        say_json({"error": {"code": error.code, "message": str(error), **told}})
+    note(f"dagwright: {error}")
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="dagwright",
         description="Turns a goal into finished work: a plan of steps, each run by an agent on the model that fits it.",
         epilog="Exit codes: 0 completed, 1 failed, 2 usage, configuration or no model, 3 partial, 4 budget exceeded, "
-        "5 waits for a decision, 130 cancelled.",
+        f"5 waits for a decision, 130 cancelled. Not built yet: {', '.join(NOT_BUILT)}.",
+        allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    everywhere = argparse.ArgumentParser(add_help=False)
+    everywhere = _Parser(add_help=False)
     everywhere.add_argument("--json", action="store_true", help="print one JSON object on stdout at the end")
     everywhere.add_argument("--settings", metavar="FILE", help="dagwright.toml to use")
     everywhere.add_argument(
-        "--log-level", choices=["debug", "info", "warning", "error"], help="what is logged (stderr)"
+        "--log-level",
+        choices=["debug", "info", "warning", "error"],
+        help="what is logged on stderr (default: the setting where there is one, else warning)",
     )
-    working = argparse.ArgumentParser(add_help=False, parents=[everywhere])
-    working.add_argument("--models", metavar="FILE", help="models.toml to use")
-    working.add_argument("--workspace", metavar="DIR", help="folder the file tools may use (without it: no file tools)")
-    working.add_argument("--allow", metavar="HOST:PORT", action="append", help="private address that may be fetched")
-    working.add_argument("--max-steps", type=int, metavar="N", help="steps a plan may have")
-    quick = argparse.ArgumentParser(add_help=False)
-    quick.add_argument("--quick-start", action="store_true",
-                       help="with no model configured, fetch and use the local demonstration model")  # fmt: skip
+    modelled = _Parser(add_help=False)
+    modelled.add_argument("--models", metavar="FILE", help="models.toml to use")
+    tooled = _Parser(add_help=False)
+    tooled.add_argument("--workspace", metavar="DIR", help="folder the file tools may use (without it: no file tools)")
+    tooled.add_argument("--allow", metavar="HOST:PORT", action="append", help="private address that may be fetched")
+    planning = _Parser(add_help=False)
+    planning.add_argument("--max-steps", metavar="N", help="steps a plan may have")
+    quick = _Parser(add_help=False)
+    quick.add_argument(
+        "--quick-start",
+        action="store_true",
+        help="with no model configured, fetch the local demonstration model (once, 1.1 GB) and use it",
+    )
 
-    _run_parser(commands, [working, quick])
-    plan = commands.add_parser("plan", parents=[working, quick], help="plan a goal, run nothing")
+    _run_parser(commands, [everywhere, modelled, tooled, planning, quick])
+    plan = _command(commands, "plan", [everywhere, modelled, tooled, planning, quick], "plan a goal, run nothing")
     plan.add_argument("goal", metavar="GOAL")
     plan.add_argument("--format", choices=["text", "mermaid", "dot"], default="text")
-    commands.add_parser("models", parents=[working, quick], help="the models there are, their roles and abilities")
-    commands.add_parser("tools", parents=[working], help="the tools that steps may use")
-    config = commands.add_parser("config", help="settings").add_subparsers(
-        dest="action", metavar="ACTION", required=True
-    )
-    config.add_parser("check", parents=[everywhere], help="each setting, its value and where it comes from")
-    demo = commands.add_parser("demo", parents=[everywhere], help="replay a recorded run, without any model")
+    _command(commands, "models", [everywhere, modelled, quick], "the models there are, their roles and abilities")
+    _command(commands, "tools", [everywhere, tooled], "the tools that steps may use")
+    config = _actions(commands, "config", "settings")
+    _command(config, "check", [everywhere, modelled],
+             "each setting, its value and where it comes from; reads the models' file, calls no model")  # fmt: skip
+    demo = _command(commands, "demo", [everywhere], "replay a recorded run, without any model")
     demo.add_argument("--events", action="store_true", help="print the events as JSON lines")
-    model = commands.add_parser("demo-model", help="the local demonstration model")
-    model = model.add_subparsers(dest="action", metavar="ACTION", required=True)  # type: ignore[assignment]
-    model.add_parser("install", parents=[everywhere], help="fetch it: about 1.1 GB, once")  # type: ignore[attr-defined]
-    model.add_parser("status", parents=[everywhere], help="whether it is installed, and where")  # type: ignore[attr-defined]
+    model = _actions(commands, "demo-model", "the local demonstration model")
+    _command(model, "install", [everywhere], "fetch it: about 1.1 GB, once")
+    _command(model, "status", [everywhere], "whether it is installed, and where (exit code 1: it is not)")
     return parser
 
 
-def _run_parser(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
-    run = commands.add_parser("run", parents=parents, help="plan a goal and run it to its end")
+def _command(commands: Any, name: str, parents: list[_Parser], told: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, parents=parents, help=told, description=f"{told[0].upper()}{told[1:]}.", allow_abbrev=False
+    )
+    return parser
+
+
+def _actions(commands: Any, name: str, told: str) -> Any:
+    return _command(commands, name, [], told).add_subparsers(dest="action", metavar="ACTION", required=True)
+
+
+def _run_parser(commands: Any, parents: list[_Parser]) -> None:
+    run = _command(commands, "run", parents, "plan a goal and run it to its end")
+    run.description = (
+        "Plans a goal and runs it to its end. The answer goes to stdout, progress to stderr. Ctrl-C stops with grace, "
+        "twice at once; a line typed meanwhile is added to the goal."
+    )
     run.add_argument("goal", metavar="GOAL", nargs="?")
-    run.add_argument("--plan", metavar="FILE", help="run this plan (JSON) instead of making one")
-    run.add_argument("--mode", choices=["auto", "dag", "react"], help="plan it, let one agent do it, or decide (auto)")
-    run.add_argument("--answer-mode", choices=["synthesis", "direct"], help="how the answer is made")
-    run.add_argument("--events", action="store_true", help="print the events as JSON lines on stdout")
-    run.add_argument("--max-concurrency", type=int, metavar="N", help="steps at once")
-    run.add_argument("--max-iterations", type=int, metavar="N", help="model calls of one agent")
-    run.add_argument("--max-replan-rounds", type=int, metavar="N", help="executions, the first included")
-    run.add_argument("--step-timeout", type=float, metavar="SECONDS")
+    run.add_argument("--plan", metavar="FILE", help="run this plan (JSON; - for stdin) instead of making one")
+    run.add_argument("--mode", choices=["auto", "dag", "react"],
+                     help="plan it, let one agent do it, or let a model decide (auto, the default)")  # fmt: skip
+    run.add_argument("--answer-mode", metavar="MODE", help="how the answer is made: synthesis, or direct")
+    run.add_argument("--events", action="store_true",
+                     help="print the events as JSON lines on stdout; with --json the job is the last line")  # fmt: skip
+    run.add_argument("--max-concurrency", metavar="N", help="steps at once")
+    run.add_argument("--max-iterations", metavar="N", help="model calls of one agent")
+    run.add_argument("--max-replan-rounds", metavar="N", help="executions, the first included")
+    run.add_argument("--step-timeout", metavar="SECONDS", help="how long a step may run, all its attempts together")
     run.add_argument("--plain", action="store_true", help="plain lines of progress also on a terminal")
     run.add_argument("--budget", metavar="AMOUNT", help="not built yet: refused")
 

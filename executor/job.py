@@ -22,6 +22,7 @@ from planner.plan import Plan
 from planner.planner import DAGPlanner
 from planner.replan import diff_plans
 from planner.router import Route, route
+from planner.schemas import TASK_CHARS
 from registry.clock import SYSTEM_CLOCK, Clock
 from registry.context import calling
 from registry.errors import DagwrightError, LLMError, NotBuiltError, UsageError
@@ -53,7 +54,7 @@ log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class JobOptions:
     """How a job is run. `max_replan_rounds` counts executions, the first included; `replan_stop_confidence` is 0 to 1.
-    `plan_prompt` names the planner's prompt (plan, plan_short)."""
+    `plan_prompt` names the planner's prompt (plan, plan_short), `max_task_chars` bounds a planned step's task."""
 
     run: RunOptions = field(default_factory=RunOptions)
     max_replan_rounds: int = 3
@@ -61,6 +62,7 @@ class JobOptions:
     router: bool = True
     max_steps: int = 64
     plan_prompt: str = "plan"
+    max_task_chars: int = TASK_CHARS
     analyze: bool = True
 
     @classmethod
@@ -89,6 +91,17 @@ class JobOptions:
             settings.replan_stop_confidence,
             settings.router,
             settings.max_steps,
+        )
+
+    def planner(self, models: ModelRegistry, tools: ToolRegistry, clock: Clock = SYSTEM_CLOCK) -> DAGPlanner:
+        """The planner that these options ask for."""
+        return DAGPlanner(
+            models,
+            tools=tools,
+            max_steps=self.max_steps,
+            prompt_name=self.plan_prompt,
+            max_task_chars=self.max_task_chars,
+            clock=clock,
         )
 
 
@@ -268,13 +281,7 @@ class JobRunner:
     # A plan and its rounds
 
     async def _dag(self) -> _Ending:
-        planner = DAGPlanner(
-            self.models,
-            tools=self.tools,
-            clock=self.clock,
-            max_steps=self.options.max_steps,
-            prompt_name=self.options.plan_prompt,
-        )
+        planner = self.options.planner(self.models, self.tools, self.clock)
         fixed = self.plan is not None
         if self.plan is None:
             await self._make_plan(planner)

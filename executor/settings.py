@@ -79,13 +79,19 @@ def load_settings(
         _from_file(find_file(FILE, toml, FILE_VARIABLE, env=read_environment(env, here), cwd=here), Settings),
         _from_variables(_dotenv(here), Settings, " in .env"),
         _from_variables(env, Settings, ""),
-        {name: _Value(value, "the command", f"{name} = {value!r}") for name, value in (given or {}).items()},
+        {name: _Value(value, "the command", _as_option(name, value)) for name, value in (given or {}).items()},
     ):
         values |= source
     if "data_dir" not in values:
         folder = data_folder(env)
         values["data_dir"] = _Value(folder, "default", str(folder))
     return _checked(values, Settings)
+
+
+def _as_option(name: str, value: Any) -> str:
+    """A value as it was given to the command."""
+    option = "allow" if name == "fetch_allow" else name.replace("_", "-")
+    return f"--{option} {', '.join(value) if isinstance(value, tuple) else value}"
 
 
 def read_environment(env: Mapping[str, str] | None = None, cwd: str | os.PathLike[str] | None = None) -> dict[str, str]:

@@ -3,53 +3,54 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 from typing import Any
 
-from executor.settings import describe, unknown_variables
+from executor.settings import describe, read_environment, unknown_variables
+from registry.models import ModelRegistry
+from registry.toml_file import find_file
 
+from .out import note, safe, say, say_json
 from .setup import prepared, settings_of, tools_of
+
+FLAGS = ("read_only", "idempotent", "pure", "requires_approval", "network", "filesystem")
 
 
 async def models(options: argparse.Namespace) -> int:
     """Each model with its roles, abilities, limits, price, and origin."""
     async with prepared(options) as setup:
-        rows: list[dict[str, Any]] = []
-        for name in setup.models.names():
-            llm = setup.models.get(name)
-            rows.append(
-                {
-                    "name": name,
-                    "model": llm.model_id,
-                    "roles": list(setup.models.roles(name)),
-                    "abilities": [ability for ability, has in llm.abilities.items() if has],
-                    "context_size": llm.context_size,
-                    "max_output_tokens": llm.max_output_tokens,
-                    "priced": llm.price is not None,
-                    "fallbacks": list(setup.models.fallbacks(name)),
-                    "origin": setup.models.origin.get(name, ""),
-                }
-            )
+        rows = [_model(setup.models, name) for name in setup.models.names()]
         default = setup.models.name_of(setup.models.get_default())
     if options.json:
-        print(json.dumps({"default": default, "models": rows}, ensure_ascii=False, indent=1))
+        say_json({"default": default, "models": rows})
         return 0
     for row in rows:
         mark = " (default)" if row["name"] == default else ""
-        print(f"{row['name']}{mark}: {row['model']}")
-        print(f"  roles: {', '.join(row['roles']) or 'none'}; can: {', '.join(row['abilities']) or 'nothing special'}")
+        say(safe(f"{row['name']}{mark}: {row['model']}"))
+        say(f"  roles: {', '.join(row['roles']) or 'none'}; can: {', '.join(row['abilities']) or 'nothing special'}")
         size = f"{row['context_size']} tokens" if row["context_size"] else "unknown"
-        print(
-            f"  context: {size}; price: {'known' if row['priced'] else 'unknown'}; from: {row['origin'] or 'unknown'}"
-        )
+        price = "known" if row["priced"] else "unknown"
+        say(safe(f"  context: {size}; price: {price}; from: {row['origin'] or 'unknown'}"))
     return 0
+
+
+def _model(models: ModelRegistry, name: str) -> dict[str, Any]:
+    llm = models.get(name)
+    return {
+        "name": name,
+        "model": llm.model_id,
+        "roles": list(models.roles(name)),
+        "abilities": [ability for ability, has in llm.abilities.items() if has],
+        "context_size": llm.context_size,
+        "max_output_tokens": llm.max_output_tokens,
+        "priced": llm.price is not None,
+        "fallbacks": list(models.fallbacks(name)),
+        "origin": models.origin.get(name, ""),
+    }
 
 
 def tools(options: argparse.Namespace) -> int:
     """Each tool with its description and what it declares; near-identical descriptions are pointed out."""
     registry = tools_of(settings_of(options))
-    flags = ("read_only", "idempotent", "pure", "requires_approval", "network", "filesystem")
     similar = registry.similar_descriptions()
     if options.json:
         rows = [
@@ -58,32 +59,43 @@ def tools(options: argparse.Namespace) -> int:
                 "description": tool.description,
                 "parameters": tool.parameters,
                 "timeout": tool.timeout,
-                **{flag: getattr(tool, flag) for flag in flags},
+                **{flag: getattr(tool, flag) for flag in FLAGS},
             }
             for tool in registry
         ]
-        print(json.dumps({"tools": rows, "similar": [list(pair) for pair in similar]}, ensure_ascii=False, indent=1))
+        say_json({"tools": rows, "similar": [list(pair) for pair in similar]})
         return 0
     for tool in registry:
-        declared = ", ".join(flag for flag in flags if getattr(tool, flag)) or "writes"
-        print(f"{tool.name} ({declared}; {tool.timeout:g} s)\n  {tool.description.strip().splitlines()[0]}")
+        declared = ", ".join(flag for flag in FLAGS if getattr(tool, flag)) or "writes"
+        timeout = "no time limit" if tool.timeout is None else f"{tool.timeout:g} s"
+        say(f"{tool.name} ({declared}; {timeout})\n  {tool.description.strip().splitlines()[0]}")
     for first, second in similar:
-        print(f"warning: {first} and {second} have nearly the same description; a model can't tell them apart")
+        note(f"warning: {first} and {second} have nearly the same description; a model can't tell them apart")
     return 0
 
 
 def config_check(options: argparse.Namespace) -> int:
-    """Each setting, its value and its origin; secrets are masked."""
-    settings = settings_of(options)
-    rows = describe(settings)
-    unknown = unknown_variables(os.environ)
+    """Each setting, its value and its origin, with secrets masked; and the models' file, which is read but not tried.
+
+    Raises ConfigError for what is wrong in either.
+    """
+    environment = read_environment()
+    rows = describe(settings_of(options), environment)
+    warnings = unknown_variables(environment)
+    file = find_file("models.toml", options.models, "DAGWRIGHT_MODELS", env=environment)
+    names = [] if file is None else list(ModelRegistry.from_toml(file, env=environment).names())
     if options.json:
         data = {row.name: {"value": row.value, "origin": row.origin} for row in rows}
-        print(json.dumps({"settings": data, "unknown_variables": list(unknown)}, ensure_ascii=False, indent=1))
+        found = None if file is None else str(file)
+        say_json({"settings": data, "models_file": found, "models": names, "warnings": list(warnings)})
         return 0
     width = max(len(row.name) for row in rows)
     for row in rows:
-        print(f"{row.name:<{width}}  {row.value}  ({row.origin})")
-    for name in unknown:
-        print(f"warning: {name} is not a setting")
+        say(safe(f"{row.name:<{width}}  {row.value}  ({row.origin})"))
+    said = (
+        "none: `dagwright models` says what the environment offers" if file is None else f"{file}: {', '.join(names)}"
+    )
+    say(safe(f"{'models file':<{width}}  {said}"))
+    for warning in warnings:
+        note(f"warning: {warning}")
     return 0

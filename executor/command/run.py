@@ -5,25 +5,40 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from executor.job import JobHandle, JobOptions, start_job
+from executor.job import JobHandle, start_job
 from executor.job_types import Job
 from planner.checks import PlanError
 from planner.parse import parse_plan
 from planner.plan import Plan
 from registry.errors import NotBuiltError, UsageError
 
+from .keyboard import Keyboard, no_signal, on_signal
+from .live import LiveView, can_be_live
+from .out import json_text, note, say, say_json, show
 from .setup import Setup, prepared
-from .show import EventView, LiveView, PlainView
+from .show import EventView, PlainView
+from .view import account
 
 EXIT_CODES = {"completed": 0, "failed": 1, "partial": 3, "budget_exceeded": 4, "needs_decision": 5, "cancelled": 130}
+TICK = 0.2
+"""Seconds between two looks at the clock of the live view."""
+
+
+class PlanFileError(UsageError):
+    """A plan from a file can't be run. `problems` holds (code, names, message) for all that is wrong with it."""
+
+    code: ClassVar[str] = "plan_invalid"
+
+    def __init__(self, file: str, error: PlanError) -> None:
+        self.problems = error.to_json()
+        lines = [f"  {text}" for _, _, text in error.problems]
+        super().__init__("\n".join([f"the plan in {_named(file)} is not valid:", *lines]))
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -32,45 +47,30 @@ async def run(options: argparse.Namespace) -> int:
         raise NotBuiltError("--budget is not built yet: the job is refused rather than started without its budget")
     if (options.goal is None) == (options.plan is None):
         raise UsageError("give a goal, or a plan with --plan FILE, and not both")
+    if options.goal is not None and not options.goal.strip():
+        raise UsageError("the goal is empty: say what is to be done")
     async with prepared(options) as setup:
         work = options.goal if options.plan is None else _plan_from(options.plan, setup)
-        mode = options.mode or (setup.profile or {}).get("mode", "auto")
         view = _view(options, setup)
         with view:
             handle = start_job(
                 work,
                 setup.models,
                 tools=setup.tools,
-                mode=mode,
+                mode=options.mode or setup.mode,
                 on_event=view.on_event,
                 answer_mode=setup.settings.answer_mode,
-                options=job_options(setup),
+                options=setup.options,
                 metadata={"notice": setup.notice} if setup.notice else None,
             )
-            async with _listening(handle):
+            with _listening(handle, view):
                 job = await handle.result()
     _print(job, options, setup, view)
     return EXIT_CODES[job.status]
 
 
-def job_options(setup: Setup) -> JobOptions:
-    """The job's options: the settings', with the demonstration profile on top."""
-    options = JobOptions.from_settings(setup.settings)
-    profile = setup.profile
-    if profile is None:
-        return options
-    agent = {**options.run.agent, **{k: profile[k] for k in ("max_iterations", "completion_check", "use_native_tools")}}
-    run_options = replace(
-        options.run, agent=agent, max_concurrency=profile["max_concurrency"], step_timeout=profile["step_timeout"]
-    )
-    return replace(
-        options,
-        run=run_options,
-        max_replan_rounds=profile["max_replan_rounds"],
-        max_steps=min(options.max_steps, profile["max_steps"]),
-        plan_prompt=profile["plan_prompt"],
-        router=False,
-    )
+def _named(file: str) -> str:
+    return "standard input" if file == "-" else file
 
 
 def _plan_from(file: str, setup: Setup) -> Plan:
@@ -78,69 +78,70 @@ def _plan_from(file: str, setup: Setup) -> Plan:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
         value = json.loads(text)
     except (OSError, ValueError) as error:
-        raise UsageError(f"the plan {file}: {error}") from None
+        raise UsageError(f"the plan in {_named(file)} can't be read: {error}") from None
     goal = str(value.get("goal") or "") if isinstance(value, dict) else ""
     names = tuple(setup.models.hints())
     try:
         return parse_plan(value, tools=setup.tools.names(), models=names, max_steps=setup.settings.max_steps, goal=goal)
     except PlanError as error:
-        raise UsageError(f"the plan {file}: {error}") from None
+        raise PlanFileError(file, error) from None
 
 
 def _view(options: argparse.Namespace, setup: Setup) -> PlainView:
     if options.events:
         return EventView()
-    if sys.stderr.isatty() and sys.stdout.isatty() and not options.json and not options.plain:
+    if can_be_live() and not options.json and not options.plain:
         return LiveView(setup.notice)
     return PlainView()
 
 
-@asynccontextmanager
-async def _listening(handle: JobHandle) -> AsyncIterator[None]:
-    """Ctrl-C stops with grace, twice aborts; a line typed meanwhile is a follow-up."""
+@contextmanager
+def _listening(handle: JobHandle, view: PlainView) -> Iterator[None]:
+    """Ctrl-C stops with grace, twice aborts; so does a termination. A line typed meanwhile is a follow-up. When nobody
+    reads the events any more, the job is aborted: it would cost money for nobody."""
     loop = asyncio.get_running_loop()
     presses = 0
+    timer = loop.call_later(TICK, lambda: tick())  # noqa: PLW0108 - defined below
 
     def pressed() -> None:
         nonlocal presses
         presses += 1
         if presses == 1:
-            print("\nStopping: running steps finish. Press Ctrl-C again to abort.", file=sys.stderr, flush=True)
+            view.tell("Stopping: running steps finish. Press Ctrl-C again to abort.")
             handle.stop()
         else:
             handle.cancel()
 
-    loop.add_signal_handler(signal.SIGINT, pressed)
-    loop.add_signal_handler(signal.SIGTERM, handle.cancel)
-    typed = sys.stdin is not None and sys.stdin.isatty()
-    if typed:
-        loop.add_reader(sys.stdin, lambda: _heard(handle, loop))
+    def tick() -> None:
+        nonlocal timer
+        view.tick()
+        timer = loop.call_later(TICK, tick)
+
+    view.on_gone = handle.cancel
+    on_signal(loop, "SIGINT", pressed)
+    on_signal(loop, "SIGTERM", handle.cancel)
     try:
-        yield
+        with Keyboard(handle.send, view.tick) as keyboard:
+            view.watch(keyboard)
+            yield
     finally:
-        loop.remove_signal_handler(signal.SIGINT)
-        loop.remove_signal_handler(signal.SIGTERM)
-        if typed:
-            loop.remove_reader(sys.stdin)
-
-
-def _heard(handle: JobHandle, loop: asyncio.AbstractEventLoop) -> None:
-    line = sys.stdin.readline()
-    if not line:
-        loop.remove_reader(sys.stdin)  # end of input
-    elif line.strip():
-        handle.send(line.strip())
+        view.watch(None)
+        timer.cancel()
+        no_signal(loop, "SIGINT")
+        no_signal(loop, "SIGTERM")
 
 
 def _print(job: Job, options: argparse.Namespace, setup: Setup, view: PlainView) -> None:
     if options.json:
         data: dict[str, Any] = job.to_json()
-        print(json.dumps({"notice": setup.notice, **data} if setup.notice else data, ensure_ascii=False, indent=1))
-    elif not options.events and not view.answered:
+        data = {"notice": setup.notice, **data} if setup.notice else data
+        if options.events:
+            say(json_text(data, indent=None))
+        else:
+            say_json(data)
+    elif not options.events and not view.answered(job.answer):
         if setup.notice:
-            print(f"[{setup.notice}]\n")
-        print(job.answer)
+            say(f"[{setup.notice}]\n")
+        show(job.answer)
     if isinstance(view, LiveView):
-        from .view import account
-
-        print(account(view.view.done), file=sys.stderr)
+        note(f"\n{account(view.view.done)}")

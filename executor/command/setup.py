@@ -1,14 +1,16 @@
-"""What the commands share: settings, models (the demonstration model among them), tools."""
+"""What the commands share: settings, models (the demonstration model among them), tools, the job's options."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from executor.job import JobOptions
+from executor.job_types import Mode
 from executor.settings import load_settings, read_environment
 from registry.config import load_models
 from registry.errors import NoModelError
@@ -16,6 +18,9 @@ from registry.llm import RetryPolicy
 from registry.models import ModelRegistry
 from registry.toolbox import default_tools
 from registry.tools import ToolRegistry
+
+from . import log
+from .out import note
 
 if TYPE_CHECKING:
     from executor.settings_model import Settings
@@ -34,14 +39,15 @@ GIVEN = (
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Settings, models and tools for a command. `notice` heads every answer of a demonstration model, whose `profile`
-    says how it is used."""
+    """What a command works with. `mode` is the job's where none is asked for; `notice` heads every answer of a
+    demonstration model."""
 
     settings: Settings
     models: ModelRegistry
     tools: ToolRegistry
+    options: JobOptions
+    mode: Mode = "auto"
     notice: str | None = None
-    profile: Mapping[str, Any] | None = None
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
@@ -49,7 +55,16 @@ def settings_of(options: argparse.Namespace) -> Settings:
     given = {name: getattr(options, name) for name in GIVEN if getattr(options, name, None) is not None}
     if getattr(options, "allow", None):
         given["fetch_allow"] = tuple(options.allow)
-    return load_settings(toml=options.settings, given=given)
+    settings = load_settings(toml=options.settings, given=given)
+    if options.log_level is None and "log_level" in settings.origins:
+        log.configure(settings.log_level)
+    return settings
+
+
+def data_dir(settings: Settings) -> Path:
+    """Where the command keeps what it downloads."""
+    assert settings.data_dir is not None  # loading the settings fills it in
+    return settings.data_dir
 
 
 def tools_of(settings: Settings) -> ToolRegistry:
@@ -61,26 +76,29 @@ def tools_of(settings: Settings) -> ToolRegistry:
 async def prepared(options: argparse.Namespace) -> AsyncIterator[Setup]:
     """Everything a command needs to work, closed afterwards.
 
-    Without a configured model the installed demonstration model is used; with `--quick-start` it is installed first.
-    Raises NoModelError, whose text says what to set.
+    Where no model is configured at all, the installed demonstration model is used; with `--quick-start` it is
+    installed first. Raises NoModelError, whose text says what to set.
     """
     settings = settings_of(options)
     tools = tools_of(settings)
-    try:
-        models = load_models(options.models, read_environment())
-    except NoModelError as missing:
-        from executor.demo.install import demo_installed
+    unconfigured = False
 
-        if not demo_installed(settings.data_dir):
-            if not getattr(options, "quick_start", False):
-                raise
-            await _quick_start(settings, missing)
+    def nothing_configured() -> None:  # asked only after all else was looked for
+        nonlocal unconfigured
+        unconfigured = True
+
+    try:
+        models = load_models(options.models, read_environment(), demo=nothing_configured)
+    except NoModelError as missing:
+        if not unconfigured:
+            raise
+        await _demonstration_model(settings, missing, wanted=getattr(options, "quick_start", False))
         async with _demonstration(settings, tools) as setup:
             yield setup
         return
     _with_retries(models, settings)
     try:
-        yield Setup(settings, models, tools)
+        yield Setup(settings, models, tools, JobOptions.from_settings(settings))
     finally:
         await models.aclose()
 
@@ -94,25 +112,33 @@ def _with_retries(models: ModelRegistry, settings: Settings) -> None:
 
 def show_progress(text: str, share: float) -> None:
     """A line on stderr: how much of an installation is done, and what happens now."""
-    print(f"[{share:4.0%}] {text}", file=sys.stderr, flush=True)
+    note(f"[{share:4.0%}] {text}")
 
 
-async def _quick_start(settings: Settings, missing: NoModelError) -> None:
-    from executor.demo.install import install
+async def _demonstration_model(settings: Settings, missing: NoModelError, *, wanted: bool) -> None:
+    """Sees to it that the demonstration model is there; without the user's word nothing is fetched."""
+    from executor.demo.install import demo_installed, install
 
-    print(f"{missing}\n\nQuick start: fetching the small local demonstration model instead, once.", file=sys.stderr)
-    await install(settings.data_dir, show_progress)
+    if demo_installed(data_dir(settings)):
+        return
+    if not wanted:
+        raise missing
+    note(f"{missing}\n\nQuick start: fetching the small local demonstration model instead, once.")
+    await install(data_dir(settings), show_progress)
 
 
 @asynccontextmanager
 async def _demonstration(settings: Settings, tools: ToolRegistry) -> AsyncIterator[Setup]:
-    from executor.demo.serve import HEADER, demo_server, profile
+    from executor.demo.profile import adapted, profile
+    from executor.demo.serve import HEADER, demo_server
 
-    print(f"No model is configured; using the demonstration model. {HEADER}.", file=sys.stderr, flush=True)
-    async with demo_server(settings.data_dir) as llm:
+    use = adapted(profile(), JobOptions.from_settings(settings), tools, said=settings.origins)
+    note(f"No model is configured; using the demonstration model. {HEADER}.")
+    async with demo_server(data_dir(settings)) as llm:
         models = ModelRegistry()
         models.register("demo", llm, roles=["general"], origin="the installed demonstration model")
+        _with_retries(models, settings)
         try:
-            yield Setup(settings, models, tools, HEADER, profile())
+            yield Setup(settings, models, use.tools, use.options, use.mode, HEADER)
         finally:
             await models.aclose()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from registry.messages import Event
+from registry.text import cut_end
+
+ARGUMENT_CHARS = 200
+"""Characters of a tool call's arguments in a line."""
 
 
 @dataclass(slots=True)
 class StepLine:
-    """One step as it stands."""
+    """One step as it stands. `started_at` is in seconds since the epoch, `duration` in seconds."""
 
     id: str
     task: str
@@ -27,12 +32,14 @@ class StepLine:
 
 @dataclass(slots=True)
 class JobView:
-    """The job so far. `apply` takes each public event in turn; `text` is the answer as streamed until now."""
+    """The job so far. `apply` takes each public event in turn; `text` is the answer as streamed until now, `tool` what
+    the agent of a job without a plan is calling, `turns` how often it asked its model."""
 
     phase: str = ""
     round: int = 0
     steps: dict[str, StepLine] = field(default_factory=dict)
     tool: str = ""
+    turns: int = 0
     text: str = ""
     status: str = ""
     done: dict[str, Any] = field(default_factory=dict)
@@ -42,8 +49,9 @@ class JobView:
         payload = event.payload
         match event.channel:
             case "phase":
-                self.phase = str(payload["phase"])
-                return self.phase.replace("_", " ")
+                self.phase = str(payload["phase"]).replace("_", " ")
+                why = payload.get("reasoning")
+                return f"{self.phase}: {why}" if why else self.phase
             case "plan":
                 return self._plan(payload)
             case "step_progress" if event.step_id in self.steps:
@@ -51,35 +59,37 @@ class JobView:
             case "step":
                 return self._step(event)
             case "answer":
-                self._answer(payload)
+                return self._answer(payload)
             case "inject":
                 return f"heard: {payload['content']}"
             case "compact":
-                return f"context compacted: {payload['original_messages']} messages to {payload['kept_messages']}"
+                who = f"{event.step_id}: " if event.step_id else ""
+                return f"{who}context compacted, {payload['original_messages']} messages to {payload['kept_messages']}"
             case "done":
                 self.status, self.done = str(payload["status"]), dict(payload)
                 return account(self.done)
         return None
 
-    def _plan(self, plan: Any) -> str:
+    def _plan(self, plan: Mapping[str, Any]) -> str:
         self.round = plan["round"]
         layer = {name: number for number, names in enumerate(plan["generations"], 1) for name in names}
         kept = set(plan["kept"])
         before = self.steps
-        self.steps = {
-            step["id"]: before[step["id"]]
-            if step["id"] in kept and step["id"] in before
-            else StepLine(step["id"], step["task"], layer.get(step["id"], 1))
-            for step in plan["steps"]
-        }
-        lines = [f"plan, round {self.round}: {len(self.steps)} steps" + (f", {len(kept)} kept" if kept else "")]
+        self.steps = {}
         for step in plan["steps"]:
-            after = f" (after {', '.join(step['dependencies'])})" if step["dependencies"] else ""
-            lines.append(f"  {step['id']}: {step['task']}{after}")
-        lines += [f"  repaired: {note}" for note in plan["repairs"]] + [
-            f"  warning: {note}" for note in plan["warnings"]
-        ]
-        return "\n".join(lines)
+            name = step["id"]
+            line = StepLine(name, step["task"], layer.get(name, 1))
+            if name in kept and name in before:
+                line = replace(before[name], generation=line.generation)
+            self.steps[name] = line
+        count = f"{len(self.steps)} step{'s' if len(self.steps) != 1 else ''}"
+        lines = [f"plan, round {self.round}: {count}" + (f", {len(kept)} kept" if kept else "")]
+        for number, names in enumerate(plan["generations"], 1):
+            lines.append(f"  generation {number}")
+            for step in (step for name in names for step in plan["steps"] if step["id"] == name):
+                after = f" (after {', '.join(step['dependencies'])})" if step["dependencies"] else ""
+                lines.append(f"    {step['id']}: {one_line(step['task'])}{after}")
+        return "\n".join([*lines, *(f"  {remark}" for remark in remarks(plan))])
 
     def _progress(self, event: Event) -> str:
         payload, step = event.payload, self.steps[str(event.step_id)]
@@ -104,23 +114,41 @@ class JobView:
 
     def _step(self, event: Event) -> str | None:
         payload = event.payload
+        step = self.steps.get(event.step_id or "")
+        if payload.get("type") == "thinking" and payload["status"] == "start" and step is None:
+            self.turns = int(payload.get("iteration", self.turns + 1))
         if payload.get("type") != "iteration":
             return None
-        name = str(payload["tool_name"]) if payload["status"] == "start" else ""
-        step = self.steps.get(event.step_id or "")
+        starts = payload["status"] == "start"
+        name = str(payload["tool_name"])
         if step is not None:
-            step.tool = name
+            step.tool = name if starts else ""
         else:
-            self.tool = name
-        if payload["status"] != "start":
-            return None
-        return f"{event.step_id or 'agent'}: {name} {payload['tool_args']}"
+            self.tool = name if starts else ""
+        who = event.step_id or "agent"
+        if starts:
+            return f"{who}: {name} {cut_end(one_line(str(payload['tool_args'])), ARGUMENT_CHARS)}"
+        if payload.get("error"):
+            return f"{who}: {name} failed - {cut_end(one_line(str(payload['error'])), ARGUMENT_CHARS)}"
+        return None
 
-    def _answer(self, payload: Any) -> None:
+    def _answer(self, payload: Mapping[str, Any]) -> str | None:
         if payload["status"] == "delta":
             self.text += payload["content"]
         elif payload["status"] == "reset":
             self.text = ""
+            return "the answer begun is void"
+        return None
+
+
+def one_line(text: str) -> str:
+    """The text with every run of blanks and line ends as one space."""
+    return " ".join(text.split())
+
+
+def remarks(plan: Mapping[str, Any]) -> list[str]:
+    """What the planner's reader mended or doubts, a line each."""
+    return [f"repaired: {one}" for one in plan["repairs"]] + [f"warning: {one}" for one in plan["warnings"]]
 
 
 def shown_cost(cost: str | None) -> str:
@@ -128,8 +156,8 @@ def shown_cost(cost: str | None) -> str:
     return "cost unknown" if cost is None else f"${cost}"
 
 
-def account(done: dict[str, Any]) -> str:
-    """The job's end in a line: status, time, tokens, money, and the cause where it is not completed."""
+def account(done: Mapping[str, Any]) -> str:
+    """The job's end in a line: status, time, tokens, money; and the cause where it is not completed."""
     usage = done["usage"]
     tokens = f"{usage['input_tokens']} + {usage['output_tokens']} tokens"
     partial = (
@@ -138,9 +166,10 @@ def account(done: dict[str, Any]) -> str:
         else ""
     )
     cost = shown_cost(usage["cost_usd"]) + (" at least" if usage["cost_usd"] is not None and usage["partial"] else "")
-    line = f"{done['status']} in {done['elapsed']:.1f} s: {usage['calls']} model calls, {tokens}{partial}, {cost}"
+    calls = f"{usage['calls']} model call{'s' if usage['calls'] != 1 else ''}"
+    line = f"{done['status']} in {done['elapsed']:.1f} s: {calls}, {tokens}{partial}, {cost}"
     return line + (f"\ncause: {done['error']}" if done.get("error") else "")
 
 
-def _tokens_missing(usage: dict[str, Any]) -> bool:
+def _tokens_missing(usage: Mapping[str, Any]) -> bool:
     return bool(usage["partial"]) and usage["unpriced_calls"] != usage["calls"]

@@ -54,14 +54,6 @@ class ModelSource:
 SOURCE = ModelSource()
 
 
-def default_data_dir() -> Path:
-    """The user's data folder: DAGWRIGHT_DATA, else `dagwright` in XDG_DATA_HOME or ~/.local/share."""
-    if chosen := os.environ.get("DAGWRIGHT_DATA"):
-        return Path(chosen).expanduser()
-    base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(base).expanduser() / "dagwright"
-
-
 @dataclass(frozen=True, slots=True)
 class DemoPaths:
     """What lies where in the private folder."""
@@ -69,9 +61,9 @@ class DemoPaths:
     root: Path
 
     @classmethod
-    def of(cls, data_dir: Path | None) -> DemoPaths:
-        """The private folder inside a data folder (None: the user's)."""
-        return cls((data_dir or default_data_dir()) / "demo-model")
+    def of(cls, data_dir: Path) -> DemoPaths:
+        """The private folder inside a data folder (the settings' `data_dir`)."""
+        return cls(data_dir.expanduser() / "demo-model")
 
     @property
     def model(self) -> Path:
@@ -93,14 +85,14 @@ class DemoPaths:
         return self.parts / f"{number:02d}.bin"
 
 
-def demo_installed(data_dir: Path | None = None) -> bool:
+def demo_installed(data_dir: Path) -> bool:
     """Whether the demonstration model is ready to be started."""
     paths = DemoPaths.of(data_dir)
     return paths.model.is_file() and paths.runtime.is_dir()
 
 
 async def install(
-    data_dir: Path | None = None,
+    data_dir: Path,
     progress: Progress = lambda text, share: None,
     *,
     fetch: Fetch | None = None,

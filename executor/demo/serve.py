@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import tomllib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from registry.prices import Price
 
@@ -32,14 +31,9 @@ END_TIMEOUT = 5.0
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "SYSTEMROOT")
 
 
-def profile() -> Mapping[str, Any]:
-    """The run options that suit a small, slow model: small plans, short outputs, one round, no extra calls."""
-    return tomllib.loads((HERE / "profile.toml").read_text("utf-8"))
-
-
 def model(base_url: str) -> OpenAIChatLLM:
     """The demonstration model behind its server. Its tokens cost nothing; it takes JSON Schemas, and no tools."""
-    from registry.adapters.openai_chat import OpenAIChatLLM  # noqa: PLC0415 - imports the SDK's adapter on use only
+    from registry.adapters.openai_chat import OpenAIChatLLM
 
     return OpenAIChatLLM(
         MODEL_NAME,
@@ -53,7 +47,7 @@ def model(base_url: str) -> OpenAIChatLLM:
 
 
 @asynccontextmanager
-async def demo_server(data_dir: Path | None = None) -> AsyncIterator[OpenAIChatLLM]:
+async def demo_server(data_dir: Path) -> AsyncIterator[OpenAIChatLLM]:
     """Runs the installed demonstration model and hands out the model behind it; the process ends with the block.
 
     Raises DemoInstallError where it isn't installed or doesn't start.
