@@ -21,6 +21,11 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}\n{self.format_usage().strip()}")
 
+    def print_help(self, file: Any = None) -> None:
+        from .command.out import note, say
+
+        (note if file is sys.stderr else say)(self.format_help().rstrip("\n"))
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code: 0 completed, 1 failed, 2 usage or configuration, 3 partial, 4 budget
