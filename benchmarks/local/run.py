@@ -1,7 +1,9 @@
 """Our planner and agent against a plain loop, on one small local model. See README.md.
 
-python benchmarks/local/run.py bare|bare-one-line|bare-tolerant|ours [--base-url URL] [--kind plan|question] [--limit N]
-python benchmarks/local/run.py score
+python -m benchmarks.local.run all|bare|bare-one-line|bare-tolerant|ours [--fresh] [--kind plan|question] [--limit N]
+python -m benchmarks.local.run score
+
+Without --base-url the installed demonstration model is started. Kept replies are used again, unless --fresh.
 """
 
 from __future__ import annotations
@@ -10,10 +12,12 @@ import argparse
 import asyncio
 import sys
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]  # however it was started
 
 from common import GOALS, QUESTIONS, Record, items, right
 
@@ -60,21 +64,52 @@ def score(arm: str) -> None:
             print(f"      {name}: " + ", ".join(f"{count} {fault}" for fault, count in faults.most_common()))
 
 
+@asynccontextmanager
+async def served(base_url: str | None) -> AsyncIterator[str]:
+    """The base URL that was given, or that of the demonstration model, started for as long as it is needed."""
+    if base_url is not None:
+        yield base_url
+        return
+    from executor.demo.install import DemoPaths, demo_installed
+    from executor.demo.serve import model_server
+    from executor.settings import load_settings
+
+    folder = load_settings().data_dir
+    if folder is None or not demo_installed(folder):
+        sys.exit("the demonstration model isn't installed: `dagwright demo-model install`, or give --base-url")
+    paths = DemoPaths.of(folder)
+    async with model_server(paths.model, paths.runtime, log=paths.root / "server.log") as started:
+        yield started
+
+
+async def run(arms: tuple[str, ...], options: argparse.Namespace) -> None:
+    """The arms, one after the other: the server answers one request at a time."""
+    async with served(options.base_url) as options.base_url:
+        for arm in arms:
+            options.what = arm
+            if options.fresh:
+                Record(arm).path.unlink(missing_ok=True)
+            if arm == "ours":
+                import ours
+
+                await ours.run(options)
+            else:
+                await asyncio.to_thread(run_bare, options)
+
+
 def main() -> None:
-    """Runs an arm or scores what is kept."""
+    """Runs arms, and scores what is kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=[*ARMS, "score"])
-    parser.add_argument("--base-url", default="http://127.0.0.1:18091/v1")
+    parser.add_argument("what", choices=[*ARMS, "all", "score"])
+    parser.add_argument("--base-url", help="an OpenAI-compatible server's")
+    parser.add_argument("--fresh", action="store_true", help="forget the kept replies of these arms")
     parser.add_argument("--kind", choices=["plan", "question"])
     parser.add_argument("--limit", type=int)
     options = parser.parse_args()
-    if options.what.startswith("bare"):
-        run_bare(options)
-    elif options.what == "ours":
-        import ours
-
-        asyncio.run(ours.run(options))
-    for arm in ARMS if options.what == "score" else (options.what,):
+    arms = (options.what,) if options.what in ARMS else ARMS
+    if options.what != "score":
+        asyncio.run(run(arms, options))
+    for arm in arms:
         score(arm)
 
 
