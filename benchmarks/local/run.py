@@ -19,7 +19,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]  # however it was started
 
-from common import GOALS, QUESTIONS, Record, items, right
+from common import GOALS, QUESTIONS, Record, items, right  # noqa: E402 - after the path
 
 ARMS = ("bare", "bare-one-line", "bare-tolerant", "ours")
 
