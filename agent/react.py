@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -157,8 +158,9 @@ class ReActAgent:
         A piece with `reset` voids those before it; where the synthesis fails the run's own answer is given.
         """
         messages = synthesis_messages(query, format_trace(result.messages))
-        async for delta in stream_synthesis(self.llm, messages, result.answer, self.emit):
-            yield delta
+        async with aclosing(stream_synthesis(self.llm, messages, result.answer, self.emit)) as deltas:
+            async for delta in deltas:
+                yield delta
 
 
 class _Run:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -257,10 +258,11 @@ class JobRunner:
             return result.answer
         self.log.append("phase", {"phase": "synthesizing"})
         text = ""
-        async for delta in agent.stream_answer(query, result):
-            text = "" if delta.reset else text + delta
-            if len(self.inbox):
-                break
+        async with aclosing(agent.stream_answer(query, result)) as deltas:
+            async for delta in deltas:
+                text = "" if delta.reset else text + delta
+                if len(self.inbox):
+                    break
         return text or result.answer
 
     def _react_ending(self, result: AgentResult, answer: str) -> _Ending:
@@ -418,10 +420,11 @@ class JobRunner:
             )
             messages = synthesis_messages(query, work_of(self.plan, result.steps, room))
             answer = ""
-            async for delta in stream_synthesis(llm, messages, fallback, self._emit):
-                answer = "" if delta.reset else answer + delta
-                if len(self.inbox):
-                    break
+            async with aclosing(stream_synthesis(llm, messages, fallback, self._emit)) as deltas:
+                async for delta in deltas:
+                    answer = "" if delta.reset else answer + delta
+                    if len(self.inbox):
+                        break
         else:
             self._say(answer)
         if len(self.inbox):

@@ -105,7 +105,7 @@ def _title(view: JobView, frame: Frame) -> Text:
     if view.tool and not frame.ended:
         parts.append(safe(one_line(view.tool)))
     parts.append(_duration(frame.elapsed, "d"))
-    line = Text("" if frame.ended else _spin(frame) + " ", style="cyan")
+    line = Text().append("" if frame.ended else _spin(frame) + " ", style="cyan")
     return line.append((" · " if frame.unicode else " - ").join(parts), style="bold")
 
 
@@ -201,7 +201,7 @@ def _row(step: StepLine, bracket: str, columns: _Columns, frame: Frame) -> Text:
 
     style = STYLES.get(step.status, "")
     marks = MARKS if frame.unicode else PLAIN_MARKS
-    line = Text(f"{bracket} ", style="cyan")
+    line = Text().append(f"{bracket} ", style="cyan")
     line.append(f"{marks.get(step.status, '-')} ", style=style)
     line.append_text(_cell(step.id, columns.id, style)).append(" ")
     line.append_text(_task(step, columns.task, style, frame))
