@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 PLAIN_SPINNER = "|/-\\"
 MIN_TASK = 24
 """Columns of the task below which other columns give way."""
+MARGIN = 6
+"""Columns left of a step's id: generation, bracket, mark."""
 _FIRST_SHOWN = {"running": 0, "waiting": 0, "failed": 1, "skipped": 3, "cancelled": 3}
 """Which steps are shown first where there is no room for all; those not named come third."""
 ERROR_CHARS = 500
@@ -79,6 +82,8 @@ def picture(view: JobView, frame: Frame) -> list[Text]:
         lines.append(_input(frame))
     for line in lines:
         line.truncate(max(1, frame.width - 1), overflow="ellipsis")
+        if not frame.unicode:
+            line.plain = line.plain.replace("…", "~")
     return [*lines, *_errors(view, frame)] if frame.ended else lines
 
 
@@ -120,7 +125,8 @@ def _input(frame: Frame) -> Text:
     if not frame.typed:
         return Text("type a line to add to the goal; Ctrl-C stops", style="dim")
     room = max(1, frame.width - 5)
-    return Text(f"> {safe(frame.typed)[-room:]}{'▏' if frame.unicode else '_'}", style="yellow")
+    typed = safe(re.sub(r"\s", " ", frame.typed))[-room:]
+    return Text(f"> {typed}{'▏' if frame.unicode else '_'}", style="yellow")
 
 
 def _chosen(steps: Sequence[StepLine], room: int | None) -> Sequence[StepLine]:
@@ -156,7 +162,7 @@ def _columns(steps: Sequence[StepLine], width: int) -> _Columns:
     name = min(12, max(cell_len(safe(step.id)) for step in steps))
     model = min(18, max(5, *(cell_len(safe(step.model)) for step in steps)))
     for columns in ((model, 6, 8), (min(model, 10), 6, 8), (0, 6, 8), (0, 6, 0), (0, 0, 0)):
-        fixed = 6 + name + 1 + sum(2 + column for column in columns if column)
+        fixed = MARGIN + name + 1 + sum(2 + column for column in columns if column)
         if width - 1 - fixed >= MIN_TASK:
             break
     return _Columns(name, max(4, width - 1 - fixed), *columns)
@@ -166,18 +172,12 @@ def _rows(steps: Sequence[StepLine], frame: Frame) -> list[Text]:
     from rich.text import Text
 
     columns = _columns(steps, frame.width)
-    head = _joined([("gen", 3), (" ", 1), ("step", columns.id), ("", 0)], "dim")
-    if columns.id < 4:
-        head = Text("gen   step", style="dim")
-    rest = columns.id + 1 + columns.task + 6 - len(head.plain)
-    head.append(" " * max(0, rest))
-    for name, width in (("model", columns.model), ("time", columns.time), ("cost", columns.cost)):
-        if width:
-            head.append("  ").append(name.ljust(width) if name == "model" else name.rjust(width))
-    return [
-        head,
-        *(_row(step, bracket, columns, frame) for step, bracket in zip(steps, _brackets(steps, frame), strict=True)),
-    ]
+    head = "gen   step".ljust(MARGIN + columns.id + 1 + columns.task)
+    head += f"  {'model':<{columns.model}}" if columns.model else ""
+    head += f"  {'time':>{columns.time}}" if columns.time else ""
+    head += f"  {'cost':>{columns.cost}}" if columns.cost else ""
+    rows = [_row(step, bracket, columns, frame) for step, bracket in zip(steps, _brackets(steps, frame), strict=True)]
+    return [Text(head, style="dim"), *rows]
 
 
 def _brackets(steps: Sequence[StepLine], frame: Frame) -> list[str]:
@@ -188,11 +188,7 @@ def _brackets(steps: Sequence[StepLine], frame: Frame) -> list[str]:
         begins = at == 0 or steps[at - 1].generation != step.generation
         ends = at + 1 == len(steps) or steps[at + 1].generation != step.generation
         mark = (alone if ends else first) if begins else (last if ends else middle)
-        margins.append(
-            f"{step.generation if begins else '':>2} {mark}"[-3:]
-            if step.generation < 10
-            else f"{step.generation if begins else '':>2}{mark}"
-        )
+        margins.append(f"{step.generation if begins else '':<2}{mark}")
     return margins
 
 
@@ -236,12 +232,6 @@ def _cell(text: str, width: int, style: str) -> Text:
     cell = Text(safe(one_line(text)), style=style)
     cell.truncate(width, overflow="ellipsis", pad=True)
     return cell
-
-
-def _joined(cells: Sequence[tuple[str, int]], style: str) -> Text:
-    from rich.text import Text
-
-    return Text(" ".join(text.ljust(width) for text, width in cells), style=style)
 
 
 def _seconds(step: StepLine, now: float) -> float | None:

@@ -125,9 +125,9 @@ async def test_a_line_typed_while_the_answer_is_written_voids_it(mode: str, tmp_
                 await asyncio.sleep(0.5)
         return said
 
-    async with ProviderFake(script) as fake:
-        async with on_terminal("run", GOAL, "--mode", mode, home=tmp_path, env=openai(fake)) as term:
-            assert await term.end() == 0, term.text
+    words = ("run", GOAL, "--mode", mode)
+    async with ProviderFake(script) as fake, on_terminal(*words, home=tmp_path, env=openai(fake)) as term:
+        assert await term.end() == 0, term.text
     assert "heard: wait, double it" in term.text
     assert written == 2
     assert "Traceback" not in term.text
