@@ -39,9 +39,12 @@ def joined(plan: Plan | None, steps: Mapping[str, StepResult]) -> str:
 
 
 def plain_statement(steps: Mapping[str, StepResult], cause: str | None) -> str:
-    """What is left to say when nothing was found: what failed, and why."""
-    failed = [
-        f"- {name}: {result.error or result.status}" for name, result in steps.items() if result.status != "completed"
-    ]
-    lines = ["The goal was not reached." + (f" {cause}" if cause else "")]
-    return "\n".join(lines + failed)
+    """What is left to say when nothing was found: what failed, and why; a cause that a step gave is not said twice."""
+    failed = {name: result for name, result in steps.items() if result.status not in ("completed", "skipped")}
+    skipped = [name for name, result in steps.items() if result.status == "skipped"]
+    said = cause and not any(result.error and result.error in cause for result in failed.values())
+    lines = ["The goal was not reached." + (f" {cause}" if said else "")]
+    lines += [f"- {name}: {result.error or result.status}" for name, result in failed.items()]
+    if skipped:
+        lines.append(f"- skipped: {', '.join(skipped)}")
+    return "\n".join(lines)

@@ -389,8 +389,8 @@ class JobRunner:
     async def _judge(self, result: PlanResult) -> tuple[Verdict, LLMError | None]:
         """The verdict; a provider's error is none and is returned beside an empty one."""
         if not any(step.status == "completed" for step in result.steps.values()):
-            causes = "; ".join(f"{name}: {step.error}" for name, step in result.steps.items() if step.error)
-            verdict = Verdict(False, 0.0, f"No step has a result. {causes}", "")
+            failed = (f"{name}: {step.error}" for name, step in result.steps.items() if step.status == "failed")
+            verdict = Verdict(False, 0.0, f"No step has a result. {'; '.join(failed)}", "")
         elif not self.options.analyze:
             verdict = Verdict(result.status == "completed", 1.0, "not analyzed", "")
         else:
