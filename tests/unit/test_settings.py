@@ -52,7 +52,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "max_replan_rounds": ("1", 1),
     "replan_stop_confidence": ("0.5", 0.5),
     "structured_context_multiplier": ("2", 2),
-    "citation_verification": ("false", False),
+    "citation_verification": ("true", True),
     "llm_context_size": ("32000", 32_000),
     "llm_max_output_tokens": ("4000", 4_000),
 }
