@@ -78,7 +78,8 @@ class ContextGuard:
         `tokens` is the better count of the whole where the caller has one; `overhead` what comes on top of the
         messages (tool schemas). `hint` names the prompt: react_iteration, planner_input, step_dependency, general.
         """
-        window = tuple(_cut(message) for message in messages)
+        query = next((message for message in messages if message.pinned), None)
+        window = tuple(message if message is query else _cut(message) for message in messages)
         changed = any(new is not old for new, old in zip(window, messages, strict=True))
         budget = max(1, int(self.budget(llm) * share) - overhead)
         size = estimate_messages(window)
@@ -87,11 +88,11 @@ class ContextGuard:
         if size <= budget:
             return Fitted(window if changed else tuple(messages))
         window = _unpin(window, int(budget * PINNED_SHARE))
-        older, kept = _split(window)
+        older, window = _split(window)
         usage = Usage.zero()
         if older:
             summary, usage = await self._summary(older, llm, hint, budget)
-            window = _with_summary(kept, summary)
+            window = _with_summary(window, summary)
         return Fitted(_shrink(window, budget), True, usage)
 
     async def summarise(self, text: str, llm: LLM, hint: str, *, tail: int) -> tuple[str, Usage]:
@@ -121,8 +122,8 @@ class ContextGuard:
 
 
 def _cut(message: Message) -> Message:
-    """User and tool texts over the limit are cut; the query is pinned and has a bound of its own."""
-    if len(message.content) <= MAX_MESSAGE_CHARS or message.role not in ("user", "tool") or message.pinned:
+    """User and tool texts over the limit are cut (the query is not: it has a bound of its own)."""
+    if len(message.content) <= MAX_MESSAGE_CHARS or message.role not in ("user", "tool"):
         return message
     return replace(message, content=cut_middle(message.content, MAX_MESSAGE_CHARS, TRUNCATED))
 
@@ -159,22 +160,26 @@ def _split(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], tuple[Me
 
 
 def _exchanges(messages: Sequence[Message]) -> list[list[Message]]:
-    """The conversation in parts that belong together; a tool result without its call belongs nowhere and is left out."""
+    """The conversation in parts that belong together. A result that comes late goes to its turn; one without a call, or
+    a second one for the same call, belongs nowhere and is left out."""
     exchanges: list[list[Message]] = []
-    open_ids: set[str] = set()
+    turn: list[Message] = []
+    waiting: set[str | None] = set()
     for message in messages:
         if message.role == "tool":
-            if message.tool_call_id in open_ids:
-                exchanges[-1].append(message)
+            if message.tool_call_id in waiting:
+                waiting.discard(message.tool_call_id)
+                turn.append(message)
             continue
         exchanges.append([message])
-        open_ids = {call.id for call in message.tool_calls}
+        if message.role == "assistant":
+            turn, waiting = exchanges[-1], {call.id for call in message.tool_calls}
     return exchanges
 
 
 def _with_summary(kept: tuple[Message, ...], summary: str) -> tuple[Message, ...]:
-    """The summary stands after the system message and before all else, so that no assistant turn comes first."""
-    heads = sum(1 for message in kept if message.role == "system" and message is kept[0])
+    """The summary stands after the system messages and before all else, so that no assistant turn comes first."""
+    heads = next((place for place, message in enumerate(kept) if message.role != "system"), len(kept))
     return (*kept[:heads], Message.user(f"{SUMMARY}\n{summary}"), *kept[heads:])
 
 

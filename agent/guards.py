@@ -65,15 +65,24 @@ class LoopGuard:
         return replace(self, turns=turns, streak=(streak, length), refusals=self.refusals + refused)
 
     def last_result(self, key: str) -> str:
-        """The result key that this call last brought; a refused repetition counts as having brought it again."""
-        found = (entry for turn in reversed(self.turns) for entry in reversed(turn) if entry[0] == key)
+        """The result key that a refused repetition of this call counts as having brought again: the one that it had at
+        the same place of the cycle, else its last one."""
+        (last, result), length = self.streak
+        if last == key and length >= self.threshold:
+            return result
+        period = self._period()
+        again = self.turns[-period] if period else ()
+        found = (entry for turn in (again, *reversed(self.turns)) for entry in reversed(turn) if entry[0] == key)
         return next(found, ("", ""))[1]
 
     def repeated(self) -> tuple[str, int] | None:
-        """The call that has just reached the threshold, and how often it was made; None if none has."""
+        """The call that has reached the threshold in the last turn, and how often it was made; None if none has."""
         (key, _), length = self.streak
-        if length == self.threshold:
-            return key, length
+        if length >= self.threshold:
+            turn = self.turns[-1] if self.turns else ()
+            now = next((count for count, entry in enumerate(reversed(turn)) if entry != self.streak[0]), len(turn))
+            if length - now < self.threshold:
+                return key, length
         period = self._period()
         if period > 0 and self.turns[-1]:
             return self.turns[-1][-1][0], CYCLE_REPEATS

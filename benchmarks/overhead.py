@@ -28,8 +28,20 @@ class Record(BaseModel):
     count: int = 0
 """
 ROOMS = "import registry, agent, planner, executor"
-PUBLIC = f"{ROOMS}\nfor room in (registry, agent, planner, executor):\n    for name in room.__all__: getattr(room, name)"
-SDKS = ("openai", "anthropic", "httpx2", "aiohttp", "networkx", "pydantic_settings", "genai_prices", "jsonschema", "rich")
+PUBLIC = (
+    f"{ROOMS}\nfor room in (registry, agent, planner, executor):\n    for name in room.__all__: getattr(room, name)"
+)
+SDKS = (
+    "openai",
+    "anthropic",
+    "httpx2",
+    "aiohttp",
+    "networkx",
+    "pydantic_settings",
+    "genai_prices",
+    "jsonschema",
+    "rich",
+)
 TIMED = """
 import sys, time
 start = time.process_time()

@@ -68,6 +68,7 @@ class MemoryLog:
 
     async def read(self, after: int = 0, *, internal: bool = False) -> AsyncIterator[Event]:
         """The events with a `seq` above `after`, then new ones as they come, until the log is closed."""
+        after = max(0, after)
         while True:
             while after < len(self._events):
                 event = self._events[after]
@@ -79,6 +80,8 @@ class MemoryLog:
             await self._wake.wait()
 
     def _delta(self, text: str, step_id: str | None) -> None:
+        if self._held and step_id != self._held_step:
+            self.flush()  # two writers at once: their texts are not mixed
         self._held.append(text)
         self._held_step = step_id
         if self._timer is None:
