@@ -59,6 +59,9 @@ FOLLOW_UP = "user changed requirements"
 """The reason of a stop because the user said something new."""
 
 
+_ENDS = (StepCompleted, StepFailed, StepCancelled)
+
+
 class Recorder(Protocol):
     """The log's side of a run."""
 
@@ -222,7 +225,7 @@ class _Execution:
         while self.inbox:
             event = self.inbox.popleft()
             self.state, commands = reduce(self.state, event)
-            if isinstance(event, StepCompleted | StepFailed | StepCancelled):
+            if isinstance(event, _ENDS):
                 self.became(self.result(event.step))
             elif isinstance(event, StepWaiting) and self.state.status_of(event.step) == "waiting":
                 self.became(replace(self.results[event.step], status="waiting"))

@@ -60,38 +60,37 @@ def _with(node: tuple[Any, ...], shift: int, index: int, value: Any) -> tuple[An
 
 
 class Heap(NamedTuple):
-    """A node of a leftist heap (Crane 1972): the least item on top, the shorter spine always on the right.
+    """A pairing heap (Fredman, Sedgewick, Sleator, Tarjan 1986): the least item on top, below it heaps in a linked list
+    of pairs (heap, rest). The empty heap is None."""
 
-    The empty heap is None. `rank` is the length of the right spine, at most log2 of the size.
-    """
-
-    rank: int
     item: int
-    left: Heap | None
-    right: Heap | None
+    below: tuple[Heap, Any] | None
 
 
-def merge(one: Heap | None, other: Heap | None) -> Heap | None:
-    """The items of both. O(log n)."""
-    if one is None:
-        return other
+def push(heap: Heap | None, item: int) -> Heap:
+    """The heap with one more item. O(1)."""
+    return _merge(Heap(item, None), heap)
+
+
+def pop(heap: Heap) -> tuple[int, Heap | None]:
+    """The least item, and the heap without it. O(log n), amortised."""
+    merged: list[Heap] = []
+    below = heap.below
+    while below is not None:
+        one, below = below
+        if below is not None:
+            other, below = below
+            one = _merge(one, other)
+        merged.append(one)
+    rest: Heap | None = None
+    while merged:
+        rest = _merge(merged.pop(), rest)
+    return heap.item, rest
+
+
+def _merge(one: Heap, other: Heap | None) -> Heap:
     if other is None:
         return one
     if other.item < one.item:
         one, other = other, one
-    left, right = one.left, merge(one.right, other)
-    if left is None or (right is not None and left.rank < right.rank):
-        left, right = right, left
-    return Heap(right.rank + 1 if right is not None else 1, one.item, left, right)
-
-
-def push(heap: Heap | None, item: int) -> Heap:
-    """The heap with one more item. O(log n)."""
-    merged = merge(heap, Heap(1, item, None, None))
-    assert merged is not None
-    return merged
-
-
-def pop(heap: Heap) -> tuple[int, Heap | None]:
-    """The least item, and the heap without it. O(log n)."""
-    return heap.item, merge(heap.left, heap.right)
+    return Heap(one.item, (other, one.below))

@@ -39,11 +39,14 @@ _WHY = {
 }
 
 
+_NOTHING = Usage.zero()
+
+
 class Meter:
     """Adds up what the calls of one step cost, whatever becomes of them, and passes them on to the scope behind it."""
 
     def __init__(self) -> None:
-        self.usage = Usage.zero()
+        self.usage = _NOTHING
 
     def metered(self, llm: LLM) -> LLM:
         """The same model, its calls counted here too."""
