@@ -243,14 +243,13 @@ class JobRunner:
         return ReActAgent(
             llm,
             self.tools,
-            system_prompt=self._domain_rule(),
             hooks=self.hooks,
             interrupts=self.inbox,
             context_guard=ContextGuard(compact_llm=self.models.for_role("compact")),
             on_event=self._pass_on,
             answer_mode=self.request.answer_mode,
             clock=self.clock,
-            **self.options.run.agent,
+            **{**self.options.run.agent, "system_prompt": self._rules()},
         )
 
     async def _react_answer(self, agent: ReActAgent, query: str, result: AgentResult) -> str:
@@ -366,7 +365,7 @@ class JobRunner:
         assert self.plan is not None
         self.log.append("phase", {"phase": "executing"})
         kept = {name: self.steps[name] for name in self.plan.kept if name in self.steps}
-        agent = {**self.options.run.agent, "system_prompt": self._domain_rule()}
+        agent = {**self.options.run.agent, "system_prompt": self._rules()}
         executor = DAGExecutor(
             self.models,
             self.tools,
@@ -446,8 +445,10 @@ class JobRunner:
             self.log.append("inject", {"type": "inject", "content": "\n\n".join(texts)})
             self.goal += "".join(f"\n\n{FOLLOW_UP}{text}" for text in texts)
 
-    def _domain_rule(self) -> str | None:
-        return DOMAIN_RULE.format(domain=self.domain) if self.domain else None
+    def _rules(self) -> str | None:
+        """What agents are told beside the built-in rules: the options' own text, and what the domain asks for."""
+        rules = [self.options.run.agent.get("system_prompt"), self.domain and DOMAIN_RULE.format(domain=self.domain)]
+        return "\n".join(rule for rule in rules if rule) or None
 
     def _pass_on(self, event: Event) -> None:
         self.log.append(event.channel, event.payload, event.step_id)

@@ -13,7 +13,7 @@ from executor.job_types import Mode
 from registry.errors import ConfigError
 from registry.tools import ToolRegistry
 
-_AGENT = ("max_iterations", "completion_check", "use_native_tools")
+_AGENT = ("max_iterations", "completion_check", "use_native_tools", "system_prompt")
 _RUN = ("max_concurrency", "step_timeout")
 _JOB = ("max_replan_rounds", "max_steps", "max_task_chars", "plan_prompt")
 

@@ -54,7 +54,7 @@ def test_what_the_user_said_stands(tmp_path: Path) -> None:
 
 
 def test_tools_are_the_named_ones_and_files_where_the_user_named_a_folder(tmp_path: Path) -> None:
-    assert adapted(profile(), JobOptions(), default_tools()).tools.names() == ("calculate", "current_time")
+    assert adapted(profile(), JobOptions(), default_tools()).tools.names() == ("calculate",)
     named = adapted(profile(), JobOptions(), default_tools(tmp_path)).tools
     assert "read_file" in named
     assert "web_fetch" not in named
