@@ -7,6 +7,7 @@ log's barrier before every command, and the clock of each step.
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -165,6 +166,7 @@ class _Execution:
         self.done: dict[str, tuple[StepTask, StepOutcome]] = {}
         self.tasks: dict[str, StepTask] = {}
         self.changed: list[StepResult] = []
+        self.untold: list[Event] = []
         self.inbox: deque[ScheduleEvent] = deque()
         self.awake = asyncio.Event()
         self.job_id, self.seq = caller().job_id, 0
@@ -205,10 +207,11 @@ class _Execution:
     async def turn(self) -> None:
         """Takes up all that was reported: first the schedule decides, then the log knows it, then it is done."""
         commands = self.decide()
-        events = self.events()
-        if events and self.recorder is not None:
-            await self.recorder.append(events)
-        self.observe(events)
+        self.untold = self.events()
+        if self.untold and self.recorder is not None:
+            await self.recorder.append(self.untold)
+        self.observe(self.untold)
+        self.untold = []
         for command in commands:
             self.obey(command)
 
@@ -216,7 +219,12 @@ class _Execution:
         """The tasks are over; observers hear of it. Nothing is recorded: whoever cancelled knows, and may be gone."""
         self.inbox.appendleft(Abort())
         self.decide()
-        self.observe(self.events())
+        for name in self.steps:
+            if self.state.status_of(name) not in ENDED:  # was to start when the abort came between
+                self.done[name] = self.task_of(name), StepOutcome("", "cancelled", "Cancelled")
+                self.tell(StepCancelled(name))
+        self.decide()
+        self.observe([*self.untold, *self.events()])
 
     # What the schedule decides, and what that makes of the steps' results
 
@@ -255,8 +263,7 @@ class _Execution:
     def obey(self, command: Command) -> None:
         match command:
             case StartStep(step):
-                work = StepTask(step, self.options.step_timeout, self.tell, self.clock)
-                self.tasks[step] = work
+                work = self.tasks[step] = self.task_of(step)
                 task = self.group.create_task(
                     work.run(partial(self.attempts, self.steps[step], work)), name=f"step {step}"
                 )
@@ -266,6 +273,9 @@ class _Execution:
                 self.tasks[step].resume()
             case CancelStep(step) if step in self.tasks:
                 self.tasks[step].cancel()
+
+    def task_of(self, step: str) -> StepTask:
+        return StepTask(step, self.options.step_timeout, self.tell, self.clock)
 
     # The work of one step
 
@@ -297,8 +307,11 @@ class _Execution:
             outcome = await self.runner.run_step(brief, emit, work.meter)
         except Exception as error:  # one of the two places that contain everything
             code = error.code if isinstance(error, DagwrightError) else "error"
-            if code == "error":
-                log.exception("step_error", step_id=brief.step.id)
+            if not isinstance(
+                error, DagwrightError
+            ):  # somebody's bug: where it is, but no values, which may be secrets
+                where = "".join(traceback.format_tb(error.__traceback__))
+                log.warning("step_error", step_id=brief.step.id, error=type(error).__name__, where=where)
             return StepOutcome("", code, f"{code}: {error or type(error).__name__}")
         if outcome.usage is not None:
             work.meter.add(outcome.usage)
