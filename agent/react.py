@@ -199,7 +199,7 @@ class _Run:
             usage += cost
             self.runner = self._runner()
         context = await self.agent.hooks.started(self._start_ctx(query)) if len(self.agent.hooks) else ()
-        head = (self._system(), *(message for message in history if message.role != "system"))
+        head = (self._system(), *(_earlier(message) for message in history if message.role != "system"))
         tail = (*(Message.user(text) for text in context), Message.user(query, pinned=True))
         fitted = await self.agent.guard.fit(head + tail, self.llm, hint="general")
         if fitted.compacted:
@@ -453,3 +453,8 @@ class _Run:
     def _tell_compacted(self, before: int, window: Sequence[Message]) -> None:
         self.emit("compact", original_messages=before, kept_messages=len(window))
         self.emit("compacted", messages=[message.to_json() for message in window])
+
+
+def _earlier(message: Message) -> Message:
+    """A message of an earlier conversation: what was its query is no longer the one that must stay."""
+    return replace(message, pinned=False) if message.pinned else message

@@ -246,7 +246,7 @@ class _StructuredCall:
         return (Message.system(text), *self.messages)
 
     def _retry(self, messages: Sequence[Message], result: LLMResult, problem: str) -> tuple[Message, ...]:
-        told = Message.user(load_prompt("agent", "structured_retry").substitute(problem=problem.rstrip('.')))
+        told = Message.user(load_prompt("agent", "structured_retry").substitute(problem=problem.rstrip(".")))
         if result.finish_reason == "length" or not self.last_reply.strip():
             return (*messages, told)
         return (*messages, Message.assistant(cut_end(self.last_reply, BAD_REPLY_CHARS)), told)

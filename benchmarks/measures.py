@@ -261,7 +261,7 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
     profiled = sys.argv[1] == "profile"
     measure, who, url = sys.argv[2:] if profiled else sys.argv[1:]
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 16_384), hard))
     work = MEASURES[measure](url, who)
     if profiled:

@@ -217,7 +217,9 @@ class _Execution:
 
     def aborted(self) -> None:
         """The tasks are over; observers hear of it. Nothing is recorded: whoever cancelled knows, and may be gone."""
-        self.inbox.appendleft(Abort())
+        place = self.state.shape.index  # the group cancels in no order: plan order makes the history the same each time
+        reports = sorted(self.inbox, key=lambda event: place.get(getattr(event, "step", ""), -1))
+        self.inbox = deque([Abort(), *reports])
         self.decide()
         for name in self.steps:
             if self.state.status_of(name) not in ENDED:  # was to start when the abort came between
@@ -305,14 +307,13 @@ class _Execution:
         """One attempt. A step contains whatever goes wrong inside it."""
         try:
             outcome = await self.runner.run_step(brief, emit, work.meter)
-        except Exception as error:  # one of the two places that contain everything
-            code = error.code if isinstance(error, DagwrightError) else "error"
-            if not isinstance(
-                error, DagwrightError
-            ):  # somebody's bug: where it is, but no values, which may be secrets
-                where = "".join(traceback.format_tb(error.__traceback__))
-                log.warning("step_error", step_id=brief.step.id, error=type(error).__name__, where=where)
-            return StepOutcome("", code, f"{code}: {error or type(error).__name__}")
+        except Exception as error:  # noqa: BLE001 - one of the two places that contain everything
+            if isinstance(error, DagwrightError):
+                return StepOutcome("", error.code, f"{error.code}: {error}")
+            # somebody's bug: the log says where it is, but no values, which may be secrets
+            where = "".join(traceback.format_tb(error.__traceback__))
+            log.warning("step_error", step_id=brief.step.id, error=type(error).__name__, where=where)
+            return StepOutcome("", "error", f"error: {str(error) or type(error).__name__}")
         if outcome.usage is not None:
             work.meter.add(outcome.usage)
         if outcome.error_code is None and not outcome.output.strip():

@@ -38,6 +38,7 @@ def conversations(draw: st.DrawFn) -> list[Message]:
     if draw(st.booleans()):
         out.append(Message.system("#0# rules"))
     pinned_before = False
+    known = ["nobody"]
     for number in range(draw(st.integers(1, 14))):
         kind = draw(st.sampled_from(["user", "user", "turn", "turn", "turn", "stray"]))
         if kind == "user":
@@ -45,11 +46,12 @@ def conversations(draw: st.DrawFn) -> list[Message]:
             pinned_before = True
             out.append(Message.user(text(), pinned=pinned))
         elif kind == "stray":
-            out.append(Message.tool(draw(st.sampled_from(["nobody", "c0_0", "c1_0"])), text()))
+            out.append(Message.tool(draw(st.sampled_from(known)), text()))
         else:
             ids = [f"c{number}_{place}" for place in range(draw(st.integers(0, 3)))]
             calls = tuple(ToolCall(call_id, "look_up", {"key": draw(texts)[:300]}) for call_id in ids)
-            said = f"#{len(out)}# thinking aloud"
+            said = f"#{len(out)}# {draw(texts)[:3_000]}"
+            known += ids
             out.append(Message("assistant", said, calls, reasoning=draw(texts)[:500] or None))
             for call_id in ids:
                 if draw(st.integers(0, 9)):

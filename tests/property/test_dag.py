@@ -138,7 +138,7 @@ class Watch:
             ScriptedLLM([]),
             runner=self,
             max_concurrency=self.world.max_concurrency,
-            step_timeout=0.05,
+            step_timeout=0.05 if any(script.end == "hangs" for script in self.world.scripts.values()) else 60.0,
             options=RunOptions(step_retries=self.world.retries),
             on_event=self.observe,
             recorder=self if self.world.recorded else None,

@@ -102,3 +102,11 @@ def test_an_overlap_free_sequence_runs_for_ever() -> None:
     sequence = ([("AB"[number.bit_count() % 2], "same")] for number in count())
     assert played.play(sequence, 1_000) == 1_000
     assert (played.refused, played.warned) == (0, 0)
+
+
+def test_a_turn_that_jumps_over_the_threshold_is_warned_about() -> None:
+    played = Played(2)
+    played.turn([("A", "same"), ("A", "same"), ("A", "same")])
+    assert played.guard.repeated() == ("A", 3)
+    played.turn([("A", "same")])
+    assert played.refused == 1

@@ -107,7 +107,7 @@ def test_without_signal_handlers_of_the_loop_pythons_own_are_used() -> None:
                 assert not keys.quiet
                 os.kill(os.getpid(), signal.SIGINT)
                 async with asyncio.timeout(5):
-                    while not told:  # noqa: ASYNC110
+                    while not told:
                         await asyncio.sleep(0.01)
         finally:
             no_signal(loop, "SIGINT")
@@ -134,7 +134,7 @@ async def test_a_terminal_without_termios_is_read_line_by_line(monkeypatch: pyte
             assert not keys.quiet
             os.write(master, b"more\n")
             async with asyncio.timeout(5):
-                while not told:  # noqa: ASYNC110
+                while not told:
                     await asyncio.sleep(0.01)
     finally:
         os.close(master)

@@ -151,7 +151,9 @@ async def many_medium_outputs(case: dict[str, Any]) -> None:
         done = sum("calls" in message.content or message.role == "tool" for message in request.messages)
         return [ToolCall(f"c{len(bodies)}", "read", {"n": len(bodies)})] if len(bodies) < 45 and done < 99 else "done"
 
-    read = named("read", lambda n: f"{n:05d}" + "y" * 14_995, {"type": "object", "properties": {"n": {"type": "integer"}}})
+    read = named(
+        "read", lambda n: f"{n:05d}" + "y" * 14_995, {"type": "object", "properties": {"n": {"type": "integer"}}}
+    )
     llm = ScriptedLLM(reply, context_size=32_000, max_output_tokens=4_000)
     result = await ReActAgent(llm, [read], completion_check=False).run("q")
     assert result.stop_reason in ("final_answer", "context_length")

@@ -213,10 +213,17 @@ async def test_synthesis_falls_back_to_the_analysis_then_to_the_results():
 
 
 async def test_a_plan_that_stays_invalid_fails_the_job_before_anything_runs():
-    cycle = {"steps": [{"id": "a", "task": "x", "dependencies": ["b"]}, {"id": "b", "task": "y", "dependencies": ["a"]}]}
+    cycle = {
+        "steps": [{"id": "a", "task": "x", "dependencies": ["b"]}, {"id": "b", "task": "y", "dependencies": ["a"]}]
+    }
     brain = Brain(make_plan=cycle)
     job = await run_job("goal", models(brain), mode="dag")
-    assert (job.status, job.error_code, brain.count("make_plan"), brain.count("step")) == ("failed", "plan_invalid", 2, 0)
+    assert (job.status, job.error_code, brain.count("make_plan"), brain.count("step")) == (
+        "failed",
+        "plan_invalid",
+        2,
+        0,
+    )
 
 
 async def test_a_follow_up_stops_the_plan_and_replans_without_using_a_round():

@@ -430,16 +430,34 @@ async def test_failed_synthesis_falls_back_after_a_reset():
 @pytest.mark.parametrize("abilities", [None, JSON_ONLY])
 async def test_direct_mode_streams_the_last_turn(abilities: dict[str, bool] | None):
     events = []
-    final = "a rather long answer, “quoted” \\ and more" if abilities is None else (
-        '{"type": "final_answer", "reasoning": "r", "answer": "a rather long answer, \\u201cquoted\\u201d \\\\ and more"}'
+    final = (
+        "a long answer, “quoted” \\ and more"
+        if abilities is None
+        else (
+            '{"type": "final_answer", "reasoning": "r",'
+            ' "answer": "a rather long answer, \\u201cquoted\\u201d \\\\ and more"}'
+        )
     )
-    first = [call("look_up", key="a")] if abilities is None else (
-        '{"type": "tool_call", "reasoning": "", "tool_name": "look_up", "tool_args": {"key": "a"}}'
+    first = (
+        [call("look_up", key="a")]
+        if abilities is None
+        else ('{"type": "tool_call", "reasoning": "", "tool_name": "look_up", "tool_args": {"key": "a"}}')
     )
     llm = ScriptedLLM([first, final], abilities=abilities)
     agent = ReActAgent(llm, [look_up], answer_mode="direct", on_event=events.append)
     result = await agent.run("q")
     deltas = [e.payload["content"] for e in events if e.channel == "answer" and e.payload["status"] == "delta"]
-    assert "".join(deltas) == result.answer == "a rather long answer, “quoted” \\ and more"
+    assert "".join(deltas) == result.answer == "a long answer, “quoted” \\ and more"
     assert len(deltas) > 1
     assert len(llm.requests) == 2
+
+
+async def test_the_query_stays_when_an_earlier_conversation_had_one_too():
+    earlier = [Message.user("earlier " * 2_000, pinned=True), Message.assistant("done")]
+    llm = ScriptedLLM(lambda request: "the gist" if "Summarise" in request.messages[0].content else "answer")
+    llm.context_size, llm.max_output_tokens = 8_000, 4_000
+    result = await ReActAgent(llm, []).run("what now? " + "x" * 7_000, history=earlier)
+    sent = llm.requests[-1].messages
+    assert result.answer == "answer"
+    assert [message.content[:9] for message in sent if message.pinned] == ["what now?"]
+    assert not any(message.content.startswith("earlier") for message in sent)
