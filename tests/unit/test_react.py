@@ -434,8 +434,7 @@ async def test_direct_mode_streams_the_last_turn(abilities: dict[str, bool] | No
         "a long answer, “quoted” \\ and more"
         if abilities is None
         else (
-            '{"type": "final_answer", "reasoning": "r",'
-            ' "answer": "a long answer, \\u201cquoted\\u201d \\\\ and more"}'
+            '{"type": "final_answer", "reasoning": "r", "answer": "a long answer, \\u201cquoted\\u201d \\\\ and more"}'
         )
     )
     first = (
