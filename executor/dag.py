@@ -339,9 +339,11 @@ class _Execution:
     def result(self, step: str) -> StepResult:
         """The final result of a step whose task is over and whose end the schedule knows."""
         work, outcome = self.done.pop(step)
-        before = self.results[step]
+        before, status = self.results[step], self.state.status_of(step)
+        if status == "cancelled":  # whatever its work came to in the meantime
+            outcome = replace(outcome, error_code="cancelled", error="Cancelled")
         return StepResult(
-            self.state.status_of(step),
+            status,
             outcome.output,
             outcome.error or None,
             attempts=work.attempts,

@@ -241,6 +241,17 @@ async def test_cancel_a_step() -> None:
     assert not left_over()
 
 
+async def test_a_result_that_crosses_its_cancellation_is_kept_but_does_not_count() -> None:
+    async def work(name: str) -> str:
+        if name == "a":
+            running.cancel_step("a")
+        return "just in time"
+
+    running = executor(work)
+    step = (await running.execute(plan("a b<a"))).steps["a"]
+    assert (step.status, step.output, step.error) == ("cancelled", "just in time", "Cancelled")
+
+
 async def test_cancel_a_step_that_does_not_exist() -> None:
     async def work(name: str) -> str:
         with pytest.raises(UsageError):
