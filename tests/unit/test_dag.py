@@ -420,6 +420,44 @@ async def test_waiting_for_a_human_gives_up_the_slot_and_stops_the_clock() -> No
     assert result.steps["a"].elapsed < 0.08
 
 
+async def test_a_wait_may_be_longer_than_the_limit() -> None:
+    async def work(name: str) -> str:
+        async with running.parked():
+            await asyncio.sleep(0.1)
+        return name
+
+    running = executor(work, step_timeout=0.05)
+    assert (await running.execute(plan("a"))).status == "completed"
+
+
+async def test_a_call_that_waits_while_another_comes_back_gives_up_the_slot_again() -> None:
+    decided, b_may_end, order = asyncio.Event(), asyncio.Event(), []
+
+    async def wait_for_c() -> None:
+        async with running.parked():
+            b_may_end.set()
+            await decided.wait()
+        order.append("decided")
+
+    async def work(name: str) -> str:
+        if name == "a":
+            async with asyncio.TaskGroup() as group:
+                async with running.parked():
+                    await asyncio.sleep(0.01)  # b has the slot by now
+                    group.create_task(wait_for_c())
+        elif name == "b":
+            await b_may_end.wait()
+        else:
+            order.append("c")
+            decided.set()
+        return name
+
+    running = executor(work, max_concurrency=1)
+    async with asyncio.timeout(5):
+        assert (await running.execute(plan("a b c"))).status == "completed"
+    assert order == ["c", "decided"]
+
+
 async def test_after_the_wait_the_limit_goes_on() -> None:
     async def work(name: str) -> str:
         async with running.parked():
@@ -453,16 +491,25 @@ async def test_several_calls_of_a_step_wait_at_once() -> None:
 
 
 async def test_a_wait_that_fails_comes_back_for_its_slot() -> None:
+    order = []
+
     async def work(name: str) -> str:
+        if name == "b":
+            await asyncio.sleep(0.05)
+            order.append("b ends")
+            return name
         try:
             async with running.parked():
+                await asyncio.sleep(0.01)  # b has the slot by now
                 raise DagwrightError("nobody answered")
         except DagwrightError as error:
+            order.append("a goes on")
             return str(error)
 
     running = executor(work, max_concurrency=1)
     result = await running.execute(plan("a b"))
     assert result.steps["a"].output == "nobody answered"
+    assert order == ["b ends", "a goes on"]
     assert result.status == "completed"
 
 

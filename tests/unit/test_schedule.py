@@ -182,6 +182,7 @@ def test_a_decision_before_the_stop_still_counts() -> None:
     run = Run("a b", max_concurrency=1)
     run.on(StepWaiting("a"))
     run.on(StepReady("a"))
+    run.on(StepReady("a"))  # said twice is said once
     assert run.on(Stop("Skipped — stopped")) == []
     assert run.on(StepCompleted("b")) == [ResumeStep("a")]
     assert run.on(StepCompleted("a")) == [Finish("completed")]
@@ -224,3 +225,7 @@ def test_what_is_no_plan_is_refused(text: str) -> None:
 
 def test_a_dependency_outside_the_plan_may_be_given() -> None:
     assert Shape.of(steps("b<a"), given={"a"}).missing == (0,)
+
+
+def test_a_doubled_dependency_counts_once() -> None:
+    assert Shape.of(steps("a b<a+a")).missing == (0, 1)
