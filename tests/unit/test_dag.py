@@ -441,10 +441,9 @@ async def test_a_call_that_waits_while_another_comes_back_gives_up_the_slot_agai
 
     async def work(name: str) -> str:
         if name == "a":
-            async with asyncio.TaskGroup() as group:
-                async with running.parked():
-                    await asyncio.sleep(0.01)  # b has the slot by now
-                    group.create_task(wait_for_c())
+            async with asyncio.TaskGroup() as group, running.parked():
+                await asyncio.sleep(0.01)  # b has the slot by now
+                group.create_task(wait_for_c())
         elif name == "b":
             await b_may_end.wait()
         else:
