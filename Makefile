@@ -9,7 +9,7 @@ LOCAL_STAMP := $(VENV)/.local-model
 PYTEST := $(BIN)/python -m pytest -q
 export GOAL
 
-.PHONY: help setup run demo serve test test-heavy check format bench bench-local constraints clean
+.PHONY: help setup run demo test test-heavy check format bench bench-local constraints clean
 
 help:
 	@echo 'make run GOAL="…"   plan a goal and run it (with nothing configured: on a small local model, fetched once)'
@@ -33,9 +33,6 @@ run: $(STAMP)
 
 demo: $(STAMP)
 	@$(BIN)/dagwright demo
-
-serve: $(STAMP)
-	@$(BIN)/dagwright serve
 
 test: $(STAMP)
 	$(PYTEST) -m "not heavy"
