@@ -308,7 +308,8 @@ class _Run:
     # What a turn asks for
 
     async def _act(self, state: AgentState, turn: Turn, result: LLMResult, *, last: bool) -> AgentState:
-        state = replace(state, cuts=state.cuts + 1 if turn.cut else 0)
+        if turn.cut or state.cuts:
+            state = replace(state, cuts=state.cuts + 1 if turn.cut else 0)
         if self.mode.drains_early:
             state, interrupted = self._interrupted(state)
         else:

@@ -117,15 +117,20 @@ class AgentState:
     def turned(self, result: LLMResult, message: Message, estimate: int) -> AgentState:
         """After a model's turn; `estimate` is our own count of the tokens that were sent."""
         usage = result.usage
-        state = replace(self, iterations=self.iterations + 1, usage=self.usage + (usage or Usage.unknown()))
+        measured, count, overhead = self.measured, self.measured_count, self.overhead
         if usage is not None and usage.input_tokens:
-            state = replace(
-                state,
-                measured=usage.input_tokens,
-                measured_count=len(self.window),
-                overhead=max(0, usage.input_tokens - estimate),
-            )
-        return state.said(message)
+            measured, count = usage.input_tokens, len(self.window)
+            overhead = max(0, usage.input_tokens - estimate)
+        return replace(
+            self,
+            window=(*self.window, message),
+            trace=(*self.trace, message),
+            iterations=self.iterations + 1,
+            usage=self.usage + (usage or Usage.unknown()),
+            measured=measured,
+            measured_count=count,
+            overhead=overhead,
+        )
 
     def spent(self, usage: Usage) -> AgentState:
         """After calls beside the loop: selection, compaction."""
