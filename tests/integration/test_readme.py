@@ -42,5 +42,5 @@ def test_make_targets_and_files_that_the_readme_names_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in set(re.findall(r"`make ([a-z-]+)", README)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-    for path in set(re.findall(r"^\| `([^`]+)`", README, re.MULTILINE)):
+    for path in set(re.findall(r"^\| `([^`, ]+)` \|", README, re.MULTILINE)):
         assert (ROOT / path).exists(), path
