@@ -22,6 +22,8 @@ from .hooks import HookContext, HookRegistry
 from .state import ToolCallRecord, Turn
 
 MAX_OBSERVATION_CHARS = 20_000
+ERROR_CHARS = 500
+"""How much of a failed call's observation stands again in the event's `error`."""
 UNKNOWN_TOOL = "(unknown tool)"
 """Calls of tools that do not exist count as one and the same, whatever their names and arguments."""
 
@@ -160,7 +162,7 @@ class ToolRunner:
             iteration=iteration,
             tool_name=name,
             observation=text,
-            error=is_error,
+            error=cut_middle(text, ERROR_CHARS) if is_error else None,
             iter_elapsed=elapsed,
         )
 
