@@ -310,7 +310,7 @@ class _Run:
     async def _act(self, state: AgentState, turn: Turn, result: LLMResult, *, last: bool) -> AgentState:
         if turn.cut or state.cuts:
             state = replace(state, cuts=state.cuts + 1 if turn.cut else 0)
-        if self.mode.drains_early:
+        if self.mode.drains_early and not last:  # after the last turn nobody could act on it: it stays in the queue
             state, interrupted = self._interrupted(state)
         else:
             interrupted = False
@@ -394,7 +394,7 @@ class _Run:
 
     def _act_on_answer(self, state: AgentState, turn: Turn, *, interrupted: bool, last: bool) -> AgentState:
         answer = state.cut_answer + (turn.final or "")
-        if not self.mode.drains_early:
+        if not self.mode.drains_early and not last:
             state, interrupted = self._interrupted(state)
         if interrupted and not last:
             self._void()

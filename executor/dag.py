@@ -102,6 +102,7 @@ class DAGExecutor:
         self._models, self._tools, self._hooks = models, tools, hooks
         self.runner: StepRunner = runner or AgentRunner(models, tools, hooks, options, clock)
         self._execution: _Execution | None = None
+        self.results: Mapping[str, StepResult] = {}
         self._stop: Stop | None = None
         self._used = False
 
@@ -119,6 +120,7 @@ class DAGExecutor:
         try:
             return await self._execution.run()
         finally:
+            self.results = self._execution.results
             self._execution = self._stop = None
 
     def stop(self, reason: str = "stopped") -> None:

@@ -262,7 +262,7 @@ class JobRunner:
                 text = "" if delta.reset else text + delta
                 if len(self.inbox):
                     break
-        return text or result.answer
+        return text if text.strip() else result.answer
 
     def _react_ending(self, result: AgentResult, answer: str) -> _Ending:
         if self.stopping:
@@ -380,6 +380,7 @@ class JobRunner:
             result = await executor.execute(plan, kept=kept)
         finally:
             self._executor = None
+            self.steps = executor.results or self.steps  # also when it is cancelled in the middle
         self.rounds += 1
         self.steps = result.steps
         self.iterations += sum(step.iterations for name, step in result.steps.items() if name not in kept)
@@ -555,9 +556,9 @@ class JobHandle:
 
     def cancel(self) -> None:
         """Ends at once: running steps are cancelled and awaited; `result` gives the cancelled job."""
-        if not self._task.done():
+        if not self._task.done() and not self._runner.cancelling:
             self._runner.cancelling = True
-            self._task.cancel()
+            asyncio.get_running_loop().call_soon(self._task.cancel)  # a task must have begun to be able to say `done`
 
     def cancel_step(self, step_id: str) -> None:
         """Cancels one running or pending step."""

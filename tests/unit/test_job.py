@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from executor import JobOptions, run_job, start_job
+from executor import JobOptions, RunOptions, run_job, start_job
 from executor.rounds import after_round
 from planner import Plan, PlanStep
 from registry import ModelRegistry, Price
@@ -361,3 +361,45 @@ def test_what_comes_after_a_round():
     assert move(used=3, confidence=0.9) == "out_of_rounds"
     assert move(confidence=0.8) == "good_enough"
     assert move(fixed=True) == "out_of_rounds"
+
+
+async def test_cancelling_at_once_or_twice_still_gives_the_cancelled_job():
+    async def slow(request: ChatRequest) -> str:
+        await asyncio.sleep(60)
+        return ""
+
+    for wait in (0, 0.02):
+        handle = start_job("goal", models(Brain(step=slow)), mode="react")
+        await asyncio.sleep(wait)
+        handle.cancel()
+        handle.cancel()
+        assert (await handle.result()).status == "cancelled"
+        assert [event async for event in handle.events()][-1].channel == "done"
+
+
+async def test_a_cancelled_job_keeps_what_was_finished():
+    async def second_is_slow(request: ChatRequest) -> str:
+        if brain.count("step") > 1:
+            handle.cancel()
+            await asyncio.sleep(60)
+        return "RESULT-A"
+
+    brain = Brain(step=second_is_slow)
+    handle = start_job("goal", models(brain), mode="dag")
+    job = await handle.result()
+    assert (job.status, job.steps["a"].status) == ("cancelled", "completed")
+    assert "RESULT-A" in job.answer
+
+
+async def test_a_message_on_the_last_turn_is_not_lost():
+    def step(request: ChatRequest) -> str:
+        if brain.count("step") == 1:
+            handle.send("also B")
+        return "ok"
+
+    brain = Brain(step=step)
+    options = JobOptions(run=RunOptions(agent={"max_iterations": 1}))
+    handle = start_job("goal", models(brain), mode="react", options=options)
+    job = await handle.result()
+    assert "also B" in job.goal
+    assert brain.count("step") == 2
