@@ -27,7 +27,7 @@ PINNED_SHARE = 0.5
 SUMMARY_TOKENS = 1_024
 SUMMARY_WORDS = 400
 FATAL = ("auth", "quota")
-"""Errors that no other way around can mend."""
+"""Provider errors after which nothing else can succeed: they fail a run or a job at once, whoever met them."""
 TRUNCATED = "\n[Truncated]\n"
 SUMMARY = "[Conversation summary]"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from agent.context import ContextGuard
+from agent.context import FATAL, ContextGuard
 from agent.hooks import Hook, HookRegistry
 from agent.interrupts import InterruptQueue
 from agent.react import ReActAgent
@@ -40,8 +40,6 @@ from .options import RunOptions
 from .results import PlanResult, StepResult
 from .rounds import after_round
 
-FATAL = ("auth", "quota")
-"""Provider errors after which nothing else can succeed: they fail the job at once, whoever met them."""
 FOLLOW_UP = "[User follow-up]: "
 CHANGED = "Skipped — user changed requirements"
 STOPPED = "Skipped — stopped by the user"
