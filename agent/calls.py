@@ -19,6 +19,7 @@ from .events import Emitter
 from .extract import parse_tool_arguments
 from .guards import Entry, LoopGuard, call_key, result_key
 from .hooks import HookContext, HookRegistry
+from .services import Services
 from .state import ToolCallRecord, Turn
 
 MAX_OBSERVATION_CHARS = 20_000
@@ -51,9 +52,16 @@ class ToolRunner:
     """Runs the calls of one agent's turns."""
 
     def __init__(
-        self, tools: ToolRegistry, hooks: HookRegistry, emit: Emitter, clock: Clock, metadata: Mapping[str, Any]
+        self,
+        tools: ToolRegistry,
+        hooks: HookRegistry,
+        emit: Emitter,
+        clock: Clock,
+        metadata: Mapping[str, Any],
+        services: Services,
     ) -> None:
         self.tools, self.hooks, self.emit, self.clock, self.metadata = tools, hooks, emit, clock, metadata
+        self.services = services
 
     async def run(self, turn: Turn, guard: LoopGuard, iteration: int, finish_reason: str) -> tuple[Ran, ...]:
         """All calls of a turn at the same time; results in call order. Cancelling this cancels and awaits them."""

@@ -26,6 +26,7 @@ from .interrupts import InterruptQueue, interrupt_message
 from .live import LiveAnswer
 from .modes import Mode, mode_for
 from .selection import TOOL_SELECTION_THRESHOLD, select_tools
+from .services import Services
 from .state import AgentResult, AgentState, StopReason, Turn
 from .summary import gathered
 from .synthesis import AnswerDelta, format_trace, stream_synthesis, synthesis_messages
@@ -85,7 +86,7 @@ class ReActAgent:
     list of hooks) run around every tool call; `use_native_tools=False` forces the JSON mode; `max_iterations` counts
     model calls of the loop; `interrupts` brings in messages while it works; `context_guard` keeps the conversation
     within the model's context; `on_event` sees each Event as it happens. `answer_mode="direct"` streams the loop's
-    own last turn as the answer.
+    own last turn as the answer. `services` is what a job lends to its agents.
     """
 
     def __init__(
@@ -108,9 +109,11 @@ class ReActAgent:
         temperature: float | None = None,
         max_query_chars: int = MAX_QUERY_CHARS,
         metadata: Mapping[str, Any] | None = None,
+        services: Services | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.llm = llm
+        self.services = services or Services()
         self.tools = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
         self.system_prompt = system_prompt or ""
         self.hooks = hooks if isinstance(hooks, HookRegistry) else HookRegistry(hooks or ())
@@ -175,7 +178,7 @@ class _Run:
 
     def _runner(self) -> ToolRunner:
         metadata = self.options.metadata or {}
-        return ToolRunner(self.tools, self.agent.hooks, self.emit, self.agent.clock, metadata)
+        return ToolRunner(self.tools, self.agent.hooks, self.emit, self.agent.clock, metadata, self.agent.services)
 
     # The start
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .dag import DAGExecutor
-    from .job import JobHandle, JobOptions, run_job, start_job
+    from .job_handle import JobHandle, run_job, start_job
+    from .job_options import JobOptions
     from .job_types import Job
     from .options import RunOptions
     from .results import PlanResult, StepResult
@@ -27,7 +28,8 @@ __all__ = [
 
 _HOMES = {
     "dag": ("DAGExecutor",),
-    "job": ("JobHandle", "JobOptions", "run_job", "start_job"),
+    "job_handle": ("JobHandle", "run_job", "start_job"),
+    "job_options": ("JobOptions",),
     "job_types": ("Job",),
     "options": ("RunOptions",),
     "results": ("PlanResult", "StepResult"),

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
 from agent.context import FATAL, ContextGuard
-from agent.hooks import Hook, HookRegistry
+from agent.hooks import HookRegistry
 from agent.interrupts import InterruptQueue
 from agent.react import ReActAgent
 from agent.state import AgentResult
@@ -23,20 +22,19 @@ from planner.plan import Plan
 from planner.planner import DAGPlanner
 from planner.replan import diff_plans
 from planner.router import Route, route
-from planner.schemas import TASK_CHARS
 from registry.clock import SYSTEM_CLOCK, Clock
 from registry.context import calling
-from registry.errors import DagwrightError, LLMError, NotBuiltError, UsageError
+from registry.errors import DagwrightError, LLMError, UsageError
 from registry.messages import Event, Message
-from registry.models import ModelRegistry, as_registry
+from registry.models import ModelRegistry
 from registry.tools import ToolRegistry
 
 from .answer import joined, plain_statement, work_of
 from .dag import DAGExecutor
-from .job_types import AnswerMode, Job, JobRequest, JobStatus, Mode
+from .job_options import JobOptions
+from .job_types import Job, JobRequest, JobStatus
 from .ledger import Ledger
 from .log.memory import MemoryLog
-from .options import RunOptions
 from .results import PlanResult, StepResult
 from .rounds import after_round
 
@@ -48,60 +46,6 @@ DOMAIN_RULE = (
 )
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class JobOptions:
-    """How a job is run. `max_replan_rounds` counts executions, the first included; `replan_stop_confidence` is 0 to 1.
-    `plan_prompt` names the planner's prompt (plan, plan_short), `max_task_chars` bounds a planned step's task."""
-
-    run: RunOptions = field(default_factory=RunOptions)
-    max_replan_rounds: int = 3
-    replan_stop_confidence: float = 0.8
-    router: bool = True
-    max_steps: int = 64
-    plan_prompt: str = "plan"
-    max_task_chars: int = TASK_CHARS
-    analyze: bool = True
-
-    @classmethod
-    def from_settings(cls, settings: Any) -> JobOptions:
-        """The options that the settings say. Raises NotBuiltError for what they ask of parts that are not there."""
-        for name in ("step_verification", "citation_verification"):
-            if getattr(settings, name):
-                raise NotBuiltError(f"{name} is not built yet: leave it false")
-        agent = {
-            "max_iterations": settings.max_iterations,
-            "cycle_detection_threshold": settings.cycle_detection_threshold,
-            "completion_check": settings.completion_check_min_tools > 0,
-            "completion_check_min_tools": max(1, settings.completion_check_min_tools),
-            "self_reflection_interval": settings.self_reflection_interval,
-        }
-        run = RunOptions(
-            max_concurrency=settings.max_concurrency,
-            step_timeout=settings.step_timeout,
-            step_retries=settings.step_retries,
-            agent=agent,
-            structured_context_multiplier=settings.structured_context_multiplier,
-        )
-        return cls(
-            run,
-            settings.max_replan_rounds,
-            settings.replan_stop_confidence,
-            settings.router,
-            settings.max_steps,
-        )
-
-    def planner(self, models: ModelRegistry, tools: ToolRegistry, clock: Clock = SYSTEM_CLOCK) -> DAGPlanner:
-        """The planner that these options ask for."""
-        return DAGPlanner(
-            models,
-            tools=tools,
-            max_steps=self.max_steps,
-            prompt_name=self.plan_prompt,
-            max_task_chars=self.max_task_chars,
-            clock=clock,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -525,135 +469,3 @@ def _status(result: PlanResult, verdict: Verdict) -> JobStatus:
     if result.status == "completed":
         return "completed" if verdict.achieved else "partial"
     return "partial" if any(step.status == "completed" for step in result.steps.values()) else "failed"
-
-
-class JobHandle:
-    """A running job: what can be said to it and asked of it. It owns the job's task."""
-
-    def __init__(self, runner: JobRunner) -> None:
-        self._runner = runner
-        self._task = asyncio.create_task(runner.run(), name=f"job {runner.log.job_id}")
-
-    @property
-    def id(self) -> str:
-        """The job's id."""
-        return self._runner.log.job_id
-
-    @property
-    def log(self) -> MemoryLog:
-        """The job's history, internal channels included."""
-        return self._runner.log
-
-    def send(self, text: str) -> None:
-        """A follow-up message."""
-        self._runner.send(text)
-
-    def stop(self) -> None:
-        """Ends with grace: running steps finish, pending ones are skipped."""
-        self._runner.stop()
-
-    def cancel(self) -> None:
-        """Ends at once: running steps are cancelled and awaited; `result` gives the cancelled job."""
-        if not self._task.done() and not self._runner.cancelling:
-            self._runner.cancelling = True
-            asyncio.get_running_loop().call_soon(self._task.cancel)  # a task must have begun to be able to say `done`
-
-    def cancel_step(self, step_id: str) -> None:
-        """Cancels one running or pending step."""
-        self._runner.cancel_step(step_id)
-
-    def decide(self, call_id: str, approve: bool, reason: str = "") -> None:
-        """Decides a waiting call."""
-        raise NotBuiltError("no call can wait for an approval yet: the approval hook is not built")
-
-    def events(self, after: int = 0) -> AsyncIterator[Event]:
-        """The public events with a `seq` above `after`, to the end of the job."""
-        return self._runner.log.read(after)
-
-    async def result(self) -> Job:
-        """The ended job. Cancelling the wait cancels the job too, and waits until it has ended."""
-        try:
-            return await asyncio.shield(self._task)
-        except asyncio.CancelledError:
-            if not self._task.done():
-                self._task.cancel()
-                await asyncio.wait({self._task})
-            raise
-
-
-def start_job(
-    goal: str | Plan,
-    models: Any,
-    *,
-    tools: ToolRegistry | Iterable[Any] = (),
-    mode: Mode = "auto",
-    history: Sequence[Message] = (),
-    budget: Any = None,
-    on_event: Callable[[Event], None] | None = None,
-    answer_mode: AnswerMode = "synthesis",
-    hooks: HookRegistry | Iterable[Hook] | None = None,
-    options: JobOptions | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    clock: Clock = SYSTEM_CLOCK,
-) -> JobHandle:
-    """Starts a job in the running event loop; the handle talks to it. For the parameters see `run_job`."""
-    runner = _runner(goal, models, tools, mode, history, budget, on_event, answer_mode, hooks, options, metadata, clock)
-    return JobHandle(runner)
-
-
-async def run_job(
-    goal: str | Plan,
-    models: Any,
-    *,
-    tools: ToolRegistry | Iterable[Any] = (),
-    mode: Mode = "auto",
-    history: Sequence[Message] = (),
-    budget: Any = None,
-    on_event: Callable[[Event], None] | None = None,
-    answer_mode: AnswerMode = "synthesis",
-    hooks: HookRegistry | Iterable[Hook] | None = None,
-    options: JobOptions | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    clock: Clock = SYSTEM_CLOCK,
-) -> Job:
-    """Runs a goal, or a plan as it is, to its end and says truly how it ended: see `Job.status`.
-
-    `models` is a ModelRegistry or one LLM. `mode`: `dag` plans, `react` lets one agent work, `auto` lets a router
-    decide. `history` is an earlier conversation. `on_event` sees each public event as it happens. Raises UsageError
-    for wrong arguments and CancelledError when cancelled; whatever else happens stands in the Job. `budget` is not
-    built yet and refused.
-    """
-    runner = _runner(goal, models, tools, mode, history, budget, on_event, answer_mode, hooks, options, metadata, clock)
-    return await runner.run()
-
-
-def _runner(
-    goal: str | Plan,
-    models: Any,
-    tools: Any,
-    mode: Mode,
-    history: Sequence[Message],
-    budget: Any,
-    on_event: Callable[[Event], None] | None,
-    answer_mode: AnswerMode,
-    hooks: Any,
-    options: JobOptions | None,
-    metadata: Mapping[str, Any] | None,
-    clock: Clock,
-) -> JobRunner:
-    if budget is not None:
-        raise NotBuiltError(
-            "budgets are not built yet: a job can't be held to one, so it is refused rather than started without it"
-        )
-    plan = goal if isinstance(goal, Plan) else None
-    text = goal.goal or "Carry out the plan." if isinstance(goal, Plan) else goal
-    request = JobRequest(text, plan, mode, tuple(history), answer_mode, metadata or {})
-    return JobRunner(
-        request,
-        as_registry(models),
-        tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools),
-        log=MemoryLog(f"job_{uuid.uuid4().hex[:24]}", clock=clock, on_event=on_event),
-        hooks=hooks if isinstance(hooks, HookRegistry) or hooks is None else HookRegistry(hooks),
-        options=options,
-        clock=clock,
-    )

@@ -26,6 +26,9 @@ class Ledger:
         """Lets the call through as it is."""
         return prepared
 
+    def released(self, prepared: Prepared) -> None:
+        """Nothing was set aside."""
+
     async def record(self, record: CallRecord) -> None:
         """Adds one try: a call that failed before it could cost anything counts as no call."""
         self._add(record)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from registry.clock import SYSTEM_CLOCK, Clock
-from registry.llm import LLM, CallRecord, Prepared, Scope
-from registry.messages import Event, Usage
+from registry.messages import Event
+from registry.metering import Meter
 from registry.models import as_registry
 from registry.tools import ToolRegistry
 
@@ -37,42 +37,6 @@ _WHY = {
     "budget_exceeded": "the budget is used up",
     "unparsed": "the answer could not be read",
 }
-
-
-_NOTHING = Usage.zero()
-
-
-class Meter:
-    """Adds up what the calls of one step cost, whatever becomes of them, and passes them on to the scope behind it."""
-
-    def __init__(self) -> None:
-        self.usage = _NOTHING
-
-    def metered(self, llm: LLM) -> LLM:
-        """The same model, its calls counted here too."""
-        return llm.scoped(_MeteredScope(self, llm.scope))
-
-    def add(self, usage: Usage | None) -> None:
-        """One call; None: nobody knows what it cost."""
-        self.usage += Usage.unknown() if usage is None else usage
-
-
-class _MeteredScope:
-    def __init__(self, meter: Meter, behind: Scope | None) -> None:
-        self.meter, self.behind = meter, behind
-
-    async def reserve(self, llm: LLM, prepared: Prepared) -> Prepared:
-        return prepared if self.behind is None else await self.behind.reserve(llm, prepared)
-
-    async def record(self, record: CallRecord) -> None:
-        self.meter.add(record.usage)
-        if self.behind is not None:
-            await self.behind.record(record)
-
-    def abandoned(self, record: CallRecord) -> None:
-        self.meter.add(record.usage)
-        if self.behind is not None:
-            self.behind.abandoned(record)
 
 
 class StepRunner(Protocol):

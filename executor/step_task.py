@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from registry.clock import Clock
+from registry.metering import Meter
 
 from .results import StepOutcome
 from .schedule_types import Event, StepReady, StepWaiting
-from .step_runner import Meter
 
 
 class StepTask:

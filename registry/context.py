@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 class Caller:
     """The job, the step, the attempt and the role on whose behalf something is called.
 
-    Roles in use: planner, analyzer, router, step, selection, compaction, synthesis, check, tool.
+    Roles in use: planner, analyzer, router, step, selection, compaction, synthesis, check, tool. `call_id` is the key
+    of the tool call inside which something is called, None outside.
     """
 
     job_id: str = ""
     step_id: str | None = None
     attempt: int = 1
     role: str = "step"
+    call_id: str | None = None
 
 
 _caller: ContextVar[Caller] = ContextVar("dagwright_caller", default=Caller())  # noqa: B039 - frozen

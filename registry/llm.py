@@ -5,7 +5,6 @@ An adapter knows its provider and nothing else; what all calls share stands here
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import random
 from abc import ABC, abstractmethod
@@ -78,13 +77,14 @@ class ChatRequest:
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A call ready to be sent: the body's bytes, the output tokens it asks for at most (None: no limit is sent),
-    and the tools' names as sent, mapped to the real ones. `extra` is the adapter's own."""
+    and the tools' names as sent, mapped to the real ones. `extra` is the adapter's own, `reservation` the scope's."""
 
     request: ChatRequest
     body: bytes
     output_bound: int | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     extra: Any = None
+    reservation: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,7 @@ class CallRecord:
     attempt: int
     started_at: float
     elapsed: float
+    prepared: Prepared
 
 
 class Scope(Protocol):
@@ -108,6 +109,9 @@ class Scope(Protocol):
 
     async def reserve(self, llm: LLM, prepared: Prepared) -> Prepared:
         """Sets aside what the call may cost at most; may lower its output bound; raises BudgetExceededError."""
+
+    def released(self, prepared: Prepared) -> None:
+        """Takes back what was set aside for a call that was never sent. Must not wait."""
 
     async def record(self, record: CallRecord) -> None:
         """Takes note of a try, paid for or not, before its result is used."""
@@ -145,16 +149,34 @@ class Limits:
 class Gate(Protocol):
     """Admission to a provider, shared by all callers of one provider, key and model."""
 
-    def enter(self, llm: LLM, prepared: Prepared) -> AbstractAsyncContextManager[object]:
-        """Waits for a place; leaving gives it back."""
+    def enter(self, llm: LLM, prepared: Prepared) -> AbstractAsyncContextManager[Admission]:
+        """Waits for a place; leaving gives it back, and an LLMError that passes through tells how it went."""
+
+    def hold(self, error: LLMError, wait: float) -> float:
+        """A call was refused or broke off and should be tried again in `wait` seconds. Returns how many of them the
+        caller waits by itself: 0 where the gate keeps everybody, this caller too, at its entrance."""
+
+
+class Admission(Protocol):
+    """One call's place inside a gate."""
+
+    def used(self, usage: Usage | None) -> None:
+        """What the call took in truth, in place of what was thought when it was let in."""
 
 
 class OpenGate:
     """Lets everybody through."""
 
-    def enter(self, llm: LLM, prepared: Prepared) -> AbstractAsyncContextManager[object]:
+    def enter(self, llm: LLM, prepared: Prepared) -> AbstractAsyncContextManager[Admission]:
         """No wait."""
-        return nullcontext()
+        return nullcontext(self)
+
+    def hold(self, error: LLMError, wait: float) -> float:
+        """Each caller waits for itself."""
+        return wait
+
+    def used(self, usage: Usage | None) -> None:
+        """Nothing to count."""
 
 
 class LLM(ABC):
@@ -336,42 +358,46 @@ class LLM(ABC):
 
     async def _try(self, request: ChatRequest, attempt: int) -> LLMResult:
         prepared = await self._reserved(request)
-        started, clock0 = self.clock.time(), self.clock.monotonic()
+        going = _Attempt(self, prepared, attempt)
         try:
-            async with self.gate.enter(self, prepared):
-                reply = await self.send(prepared)
-            result = self._settled(self.parse(reply, prepared), prepared)
+            async with self.gate.enter(self, prepared) as admission:
+                going.sent = True
+                result = self._settled(self.parse(await self.send(prepared), prepared), prepared)
+                admission.used(result.usage)
         except LLMError as error:
-            await self._record(request, None, error, attempt, started, clock0)
+            await going.failed(error)
             raise
-        except asyncio.CancelledError:
-            self._abandon(request, attempt, started, clock0)
+        except BaseException:
+            going.given_up()
             raise
-        await self._record(request, result, None, attempt, started, clock0)
+        await going.ended(result)
         return _usable(result)
 
     async def _stream(self, request: ChatRequest, attempt: int) -> AsyncGenerator[StreamChunk, None]:
         prepared = await self._reserved(request)
-        started, clock0 = self.clock.time(), self.clock.monotonic()
+        going = _Attempt(self, prepared, attempt)
         result: LLMResult | None = None
         try:
-            async with self.gate.enter(self, prepared), aclosing(self.open_stream(prepared)) as chunks:
-                async for chunk in chunks:
-                    if chunk.result is None:
-                        yield chunk
-                    else:
-                        result = self._settled(chunk.result, prepared)
-                        if chunk.text or chunk.reasoning:
-                            yield StreamChunk(chunk.text, chunk.reasoning)
-            if result is None:
-                raise LLMConnectionError("the stream ended before the model had finished")
+            async with self.gate.enter(self, prepared) as admission:
+                going.sent = True
+                async with aclosing(self.open_stream(prepared)) as chunks:
+                    async for chunk in chunks:
+                        if chunk.result is None:
+                            yield chunk
+                        else:
+                            result = self._settled(chunk.result, prepared)
+                            if chunk.text or chunk.reasoning:
+                                yield StreamChunk(chunk.text, chunk.reasoning)
+                if result is None:
+                    raise LLMConnectionError("the stream ended before the model had finished")
+                admission.used(result.usage)
         except LLMError as error:
-            await self._record(request, None, error, attempt, started, clock0)
+            await going.failed(error)
             raise
-        except (asyncio.CancelledError, GeneratorExit):
-            self._abandon(request, attempt, started, clock0)
+        except BaseException:
+            going.given_up()
             raise
-        await self._record(request, result, None, attempt, started, clock0)
+        await going.ended(result)
         yield StreamChunk(result=_usable(result))
 
     async def _reserved(self, request: ChatRequest) -> Prepared:
@@ -391,8 +417,8 @@ class LLM(ABC):
     def _next_try(
         self, error: LLMError, request: ChatRequest, attempt: int, learned: int, deadline: float
     ) -> tuple[int, float | None]:
-        """How often we learned, and the seconds to wait before the next try (None: at once). Raises the error
-        when there is none."""
+        """How often we learned, and the seconds to wait before the next try (None: at once, and it counts as none).
+        Raises the error when there is none."""
         if learned < MAX_LESSONS and self.learn(error, self.prepare(request)):
             return learned + 1, None
         if not error.retryable or attempt >= self.retry.tries:
@@ -400,36 +426,44 @@ class LLM(ABC):
         wait = self.retry.wait(attempt, error, self._random)
         if self.clock.monotonic() + wait > deadline:
             raise error
-        return learned, wait
+        return learned, self.gate.hold(error, wait)
 
-    async def _record(
-        self,
-        request: ChatRequest,
-        result: LLMResult | None,
-        error: LLMError | None,
-        attempt: int,
-        started: float,
-        clock0: float,
-    ) -> None:
-        if self.scope is not None:
-            await self.scope.record(self._note(request, result, error, attempt, started, clock0))
 
-    def _abandon(self, request: ChatRequest, attempt: int, started: float, clock0: float) -> None:
-        if self.scope is not None:
-            self.scope.abandoned(self._note(request, None, AbandonedError(), attempt, started, clock0))
+class _Attempt:
+    """One try of a call, from its reservation to its record: exactly one of `ended`, `failed`, `given_up` is called."""
 
-    def _note(
-        self,
-        request: ChatRequest,
-        result: LLMResult | None,
-        error: LLMError | None,
-        attempt: int,
-        started: float,
-        clock0: float,
-    ) -> CallRecord:
-        usage = result.usage if result is not None else _failed_usage(error)
-        elapsed = self.clock.monotonic() - clock0
-        return CallRecord(caller(), self.name, self.model_id, request, result, error, usage, attempt, started, elapsed)
+    __slots__ = ("clock0", "llm", "number", "prepared", "sent", "started")
+
+    def __init__(self, llm: LLM, prepared: Prepared, number: int) -> None:
+        self.llm, self.prepared, self.number, self.sent = llm, prepared, number, False
+        self.started, self.clock0 = llm.clock.time(), llm.clock.monotonic()
+
+    async def ended(self, result: LLMResult) -> None:
+        """It came to a result."""
+        if self.llm.scope is not None:
+            await self.llm.scope.record(self._note(result, None))
+
+    async def failed(self, error: LLMError) -> None:
+        """It came to an error."""
+        if self.llm.scope is not None:
+            await self.llm.scope.record(self._note(None, error))
+
+    def given_up(self) -> None:
+        """It was cancelled, or broke in a way nobody foresaw: if it was sent, nobody knows what it cost."""
+        if self.llm.scope is None:
+            return
+        if self.sent:
+            self.llm.scope.abandoned(self._note(None, AbandonedError()))
+        else:
+            self.llm.scope.released(self.prepared)
+
+    def _note(self, result: LLMResult | None, error: LLMError | None) -> CallRecord:
+        llm, usage = self.llm, result.usage if result is not None else _failed_usage(error)
+        elapsed = llm.clock.monotonic() - self.clock0
+        return CallRecord(
+            caller(), llm.name, llm.model_id, self.prepared.request, result, error, usage,
+            self.number, self.started, elapsed, self.prepared,
+        )  # fmt: skip
 
 
 MAX_LESSONS = 4

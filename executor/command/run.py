@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from executor.job import JobHandle, start_job
+from executor.job_handle import JobHandle, start_job
 from executor.job_types import Job
 from planner.checks import PlanError
 from planner.parse import parse_plan

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from executor.job import JobOptions
+from executor.job_options import JobOptions
 from executor.job_types import Mode
 from executor.settings import load_settings, read_environment
 from registry.config import load_models

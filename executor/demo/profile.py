@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from executor.job import JobOptions
+from executor.job_options import JobOptions
 from executor.job_types import Mode
 from registry.errors import ConfigError
 from registry.tools import ToolRegistry

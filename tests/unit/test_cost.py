@@ -31,6 +31,8 @@ class Ledger:
     def __init__(self) -> None:
         self.usage = Usage.zero()
 
+    def released(self, prepared: Prepared) -> None: ...
+
     async def reserve(self, llm: object, prepared: Prepared) -> Prepared:
         return prepared
 

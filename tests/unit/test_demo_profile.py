@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from executor.demo.profile import Use, adapted, profile
-from executor.job import JobOptions
+from executor.job_options import JobOptions
 from executor.options import RunOptions
 from executor.settings import load_settings
 from registry.errors import ConfigError

@@ -140,6 +140,8 @@ class Ledger:
     def __init__(self) -> None:
         self.records: list[CallRecord] = []
 
+    def released(self, prepared: Prepared) -> None: ...
+
     async def reserve(self, llm: object, prepared: Prepared) -> Prepared:
         return prepared
 

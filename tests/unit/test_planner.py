@@ -115,6 +115,8 @@ class TestPlan:
             async def reserve(self, llm: Any, prepared: Any) -> Any:
                 return prepared
 
+            def released(self, prepared: Any) -> None: ...
+
             async def record(self, record: CallRecord) -> None:
                 seen.append(record)
 

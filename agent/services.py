@@ -1,0 +1,31 @@
+"""What a job lends to its agents, beside models and tools of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .waits import Nobody, Waits
+
+if TYPE_CHECKING:
+    from registry.artifacts import ArtifactStore
+    from registry.call_cache import CallCache
+    from registry.models import ModelRegistry
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """All optional: an agent of its own has a stand-in for each.
+
+    `models`: what a tool's context hands out (else the agent's model). `waits`: who decides on calls that need it.
+    `cache`: answers of pure tools, shared by the job. `artifacts`: where tools' artifacts are kept. `marker`: the
+    random code that delimits tools' text in this job (else one of the run's own). `taint`: where the text that the
+    agent is given came from, as far as that is not to be trusted.
+    """
+
+    models: ModelRegistry | None = None
+    waits: Waits = Nobody()  # noqa: RUF009 - has no state
+    cache: CallCache | None = None
+    artifacts: ArtifactStore | None = None
+    marker: str = ""
+    taint: tuple[str, ...] = ()

@@ -1,0 +1,56 @@
+"""Waiting for a human: a call that needs a decision is data, and whoever can get the decision is a port."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+DEADLINE = 24 * 3600.0
+"""Seconds a call waits for a decision unless something else is said; then it is rejected."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRequest:
+    """That a call must be decided by a human first: why, and how many seconds it may wait before it counts as
+    rejected."""
+
+    reason: str = ""
+    deadline: float = DEADLINE
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCall:
+    """A call that waits. `call_id` is its key, unique in the job and the same after a restart; `tool_args` are the ones
+    it will run with."""
+
+    call_id: str
+    tool_name: str
+    tool_args: Mapping[str, Any]
+    request: ApprovalRequest
+    step_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a human, or a deadline, said to a waiting call."""
+
+    approve: bool
+    reason: str = ""
+    decided_by: str = "user"
+
+
+class Waits(Protocol):
+    """Gets decisions."""
+
+    async def park(self, call: PendingCall) -> Decision:
+        """Waits until the call is decided; meanwhile its step gives up its slot and its clock stands. Never raises but
+        when cancelled: where nobody can decide, that is a rejection which says so."""
+
+
+class Nobody:
+    """No one can be asked: every call that needs a decision is rejected at once."""
+
+    async def park(self, call: PendingCall) -> Decision:
+        """Rejects."""
+        return Decision(False, "it needs a human's approval, and nobody can be asked in this run", "nobody")

@@ -1,0 +1,69 @@
+"""How a job is run: one frozen value, made of the settings or by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from planner.planner import DAGPlanner
+from planner.schemas import TASK_CHARS
+from registry.clock import SYSTEM_CLOCK, Clock
+from registry.errors import NotBuiltError
+from registry.models import ModelRegistry
+from registry.tools import ToolRegistry
+
+from .options import RunOptions
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """How a job is run. `max_replan_rounds` counts executions, the first included; `replan_stop_confidence` is 0 to 1.
+    `plan_prompt` names the planner's prompt (plan, plan_short), `max_task_chars` bounds a planned step's task."""
+
+    run: RunOptions = field(default_factory=RunOptions)
+    max_replan_rounds: int = 3
+    replan_stop_confidence: float = 0.8
+    router: bool = True
+    max_steps: int = 64
+    plan_prompt: str = "plan"
+    max_task_chars: int = TASK_CHARS
+    analyze: bool = True
+
+    @classmethod
+    def from_settings(cls, settings: Any) -> JobOptions:
+        """The options that the settings say. Raises NotBuiltError for what they ask of parts that are not there."""
+        for name in ("step_verification", "citation_verification"):
+            if getattr(settings, name):
+                raise NotBuiltError(f"{name} is not built yet: leave it false")
+        agent = {
+            "max_iterations": settings.max_iterations,
+            "cycle_detection_threshold": settings.cycle_detection_threshold,
+            "completion_check": settings.completion_check_min_tools > 0,
+            "completion_check_min_tools": max(1, settings.completion_check_min_tools),
+            "self_reflection_interval": settings.self_reflection_interval,
+        }
+        run = RunOptions(
+            max_concurrency=settings.max_concurrency,
+            step_timeout=settings.step_timeout,
+            step_retries=settings.step_retries,
+            agent=agent,
+            structured_context_multiplier=settings.structured_context_multiplier,
+        )
+        return cls(
+            run,
+            settings.max_replan_rounds,
+            settings.replan_stop_confidence,
+            settings.router,
+            settings.max_steps,
+        )
+
+    def planner(self, models: ModelRegistry, tools: ToolRegistry, clock: Clock = SYSTEM_CLOCK) -> DAGPlanner:
+        """The planner that these options ask for."""
+        return DAGPlanner(
+            models,
+            tools=tools,
+            max_steps=self.max_steps,
+            prompt_name=self.plan_prompt,
+            max_task_chars=self.max_task_chars,
+            clock=clock,
+        )
