@@ -1,18 +1,24 @@
-"""A turn's tool calls: each is checked, passes the hooks, runs, and gets exactly one result, whatever happens."""
+"""A turn's tool calls: each is checked, passes hooks and humans, runs, and has exactly one result, whatever happens."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
 from registry.clock import Clock
-from registry.context import caller
+from registry.context import caller, calling
 from registry.errors import DagwrightError
-from registry.messages import ToolCall
+from registry.llm import LLM
+from registry.messages import ToolCall, Usage
+from registry.metering import Meter
+from registry.result_text import NO_OUTPUT, Artifact
 from registry.text import clean, cut_middle, load_prompt
-from registry.tool_run import run_tool
+from registry.tool_context import ToolContext
+from registry.tool_run import ToolOutcome, run_tool
 from registry.tools import Tool, ToolRegistry
 
 from .events import Emitter
@@ -21,6 +27,10 @@ from .guards import Entry, LoopGuard, call_key, result_key
 from .hooks import HookContext, HookRegistry
 from .services import Services
 from .state import ToolCallRecord, Turn
+from .trust import delimited, new_marker, origin_of
+from .waits import ApprovalRequest, PendingCall, merged
+
+log = structlog.get_logger(__name__)
 
 MAX_OBSERVATION_CHARS = 20_000
 ERROR_CHARS = 500
@@ -31,13 +41,31 @@ UNKNOWN_TOOL = "(unknown tool)"
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What one call came to: its record, and what the loop guard remembers of it. `artifact` is for the store."""
+    """What one call came to: its record, the text that the model is told, and what the loop guard remembers of it.
+    `usage` is what models cost that the tool called; `taint` says where its text comes from, unless it is trusted."""
 
     call: ToolCall
     record: ToolCallRecord
+    told: str
     entry: Entry
     refused: bool = False
-    artifact: Any = None
+    usage: Usage | None = None
+    taint: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a call stands: the loop's turn, its place in it, what the agent has read until then."""
+
+    iteration: int
+    number: int
+    taint: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """One stable key per call: the same call has it again when an interrupted step goes on."""
+        who = caller()
+        return f"{who.job_id}/{who.step_id or ''}/{who.attempt}/{self.iteration}/{self.number}"
 
 
 class _Rejected(Exception):
@@ -49,7 +77,7 @@ class _Rejected(Exception):
 
 
 class ToolRunner:
-    """Runs the calls of one agent's turns."""
+    """Runs the calls of one agent's turns. `llm` is what tools get that ask for a model, by role."""
 
     def __init__(
         self,
@@ -59,24 +87,28 @@ class ToolRunner:
         clock: Clock,
         metadata: Mapping[str, Any],
         services: Services,
+        llm: Callable[[str | None], LLM],
     ) -> None:
         self.tools, self.hooks, self.emit, self.clock, self.metadata = tools, hooks, emit, clock, metadata
-        self.services = services
+        self.services, self.llm = services, services.llm or llm
+        self.marker = services.marker or new_marker()
 
-    async def run(self, turn: Turn, guard: LoopGuard, iteration: int, finish_reason: str) -> tuple[Ran, ...]:
-        """All calls of a turn at the same time; results in call order. Cancelling this cancels and awaits them."""
+    async def run(
+        self, turn: Turn, guard: LoopGuard, iteration: int, finish_reason: str, taint: tuple[str, ...] = ()
+    ) -> tuple[Ran, ...]:
+        """All calls of a turn at the same time; results in call order. `taint`: what the agent has read that is not to
+        be trusted. Cancelling this cancels and awaits them."""
+        places = [_Place(iteration, number, taint) for number in range(1, len(turn.calls) + 1)]
         if len(turn.calls) == 1:
-            return (await self._one(turn.calls[0], turn, guard, iteration, finish_reason, 1),)
+            return (await self._one(turn.calls[0], turn, guard, finish_reason, places[0]),)
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(self._one(call, turn, guard, iteration, finish_reason, place))
-                for place, call in enumerate(turn.calls, 1)
+                group.create_task(self._one(call, turn, guard, finish_reason, place))
+                for call, place in zip(turn.calls, places, strict=True)
             ]
         return tuple(task.result() for task in tasks)
 
-    async def _one(
-        self, call: ToolCall, turn: Turn, guard: LoopGuard, iteration: int, finish_reason: str, place: int
-    ) -> Ran:
+    async def _one(self, call: ToolCall, turn: Turn, guard: LoopGuard, finish_reason: str, place: _Place) -> Ran:
         started = self.clock.monotonic()
         arguments: Mapping[str, Any] = call.arguments
         try:
@@ -88,17 +120,17 @@ class ToolRunner:
             if guard.refuses(key):
                 text = load_prompt("agent", "refused").substitute(count=guard.threshold)
                 raise _Rejected(text, key, refused=True)
-            tool, arguments = await self._permitted(tool, arguments, key)
+            arguments = await self._permitted(tool, arguments, key, place)
         except _Rejected as rejected:
             text = cut_middle(clean(str(rejected)), MAX_OBSERVATION_CHARS)
             refused = rejected.refused or guard.refuses(rejected.key)
             result = (
                 guard.last_result(rejected.key) if refused else result_key(text if rejected.key != UNKNOWN_TOOL else "")
             )
-            self._tell_rejected(call, arguments, text, iteration)
-            record = ToolCallRecord(call.id, call.name, arguments, text, True, 0.0, iteration, ran=False)
-            return Ran(call, record, (rejected.key, result), refused)
-        return await self._run(tool, call, arguments, key, iteration, started, place)
+            self._tell_rejected(call, arguments, text, place.iteration)
+            record = ToolCallRecord(call.id, call.name, arguments, text, True, 0.0, place.iteration, ran=False)
+            return Ran(call, record, text, (rejected.key, result), refused)
+        return await self._run(tool, call, arguments, key, place, started)
 
     def _tool(self, call: ToolCall) -> Tool:
         if call.name in self.tools:
@@ -116,53 +148,109 @@ class ToolRunner:
         except ValueError as error:  # ToolArgumentsError is one
             raise _Rejected(str(error), call_key(tool.name, call.raw if not call.decoded else call.arguments)) from None
 
-    async def _permitted(self, tool: Tool, arguments: dict[str, Any], key: str) -> tuple[Tool, dict[str, Any]]:
-        """The arguments after the guards; rewritten ones are validated again."""
-        if not len(self.hooks):
-            return tool, arguments
-        verdict = await self.hooks.before(self._ctx(tool, arguments))
-        if verdict.blocked is not None:
-            raise _Rejected(f"The call was blocked: {verdict.blocked}", key)
-        if verdict.ctx.tool_args is arguments:
-            return tool, arguments
+    async def _permitted(self, tool: Tool, arguments: dict[str, Any], key: str, place: _Place) -> dict[str, Any]:
+        """The arguments after the guards and, where one of them or the tool wants it, after a human's word; rewritten
+        ones are validated again."""
+        asked: list[ApprovalRequest | None] = []
+        if len(self.hooks):
+            verdict = await self.hooks.before(self._ctx(tool, arguments))
+            if verdict.blocked is not None:
+                raise _Rejected(f"The call was blocked: {verdict.blocked}", key)
+            arguments = self._rewritten(tool, arguments, verdict.ctx.tool_args, key)
+            asked.append(getattr(verdict, "approval", None))
+        if tool.requires_approval:
+            asked.append(ApprovalRequest("this tool is only called with a human's approval"))
+        if tool.requires_trusted_input and place.taint:
+            read = ", ".join(place.taint)
+            asked.append(ApprovalRequest(f"this tool needs trusted input, and its step has read text from {read}"))
+        if (request := merged(asked)) is not None:
+            call = PendingCall(place.key, tool.name, arguments, request, caller().step_id)
+            decision = await self.services.waits.park(call)
+            if not decision.approve:
+                raise _Rejected(f"The call was not approved ({request.reason}): {decision.reason or 'rejected'}", key)
+        return arguments
+
+    @staticmethod
+    def _rewritten(tool: Tool, arguments: dict[str, Any], args: Mapping[str, Any], key: str) -> dict[str, Any]:
+        if args is arguments:
+            return arguments
         try:
-            return tool, tool.check(verdict.ctx.tool_args)
+            return tool.check(args)
         except ValueError as error:
             raise _Rejected(f"A hook rewrote the arguments, and they no longer fit: {error}", key) from None
 
     async def _run(
-        self,
-        tool: Tool,
-        call: ToolCall,
-        arguments: dict[str, Any],
-        key: str,
-        iteration: int,
-        started: float,
-        place: int,
+        self, tool: Tool, call: ToolCall, arguments: dict[str, Any], key: str, place: _Place, started: float
     ) -> Ran:
-        effect = self._effect_key(iteration, place)
+        effect, iteration, meter = place.key, place.iteration, Meter()
         self.emit("call", status="start", call_id=call.id, key=effect, tool_name=tool.name, tool_args=arguments)
         self.emit(
             "step", type="iteration", status="start", iteration=iteration, tool_name=tool.name, tool_args=arguments
         )
-        outcome = await run_tool(tool, arguments)
+        outcome, known = await self._outcome(tool, arguments, key, effect, meter)
         text, is_error = outcome.text, outcome.is_error
+        artifact = None if outcome.artifact is None else await self._kept(outcome.artifact)
+        if artifact is not None:
+            text = artifact.line
         if len(self.hooks):
-            verdict = await self.hooks.after(self._ctx(tool, arguments, text, is_error))
-            text = verdict.ctx.tool_result if verdict.ctx.tool_result is not None else text
-        text = cut_middle(clean(text), max(tool.max_result_chars, MAX_OBSERVATION_CHARS))
+            observed = await self.hooks.after(self._ctx(tool, arguments, text, is_error))
+            text = observed.ctx.tool_result if observed.ctx.tool_result is not None else text
+        limit = max(tool.max_result_chars, MAX_OBSERVATION_CHARS)
+        text = cut_middle(clean(text), limit)
         elapsed = self.clock.monotonic() - started
-        self.emit("call", status="end", call_id=call.id, key=effect, observation=text, is_error=is_error)
-        self._tell_done(tool.name, iteration, text, is_error, elapsed)
+        spent = meter.usage if meter.usage.calls else None
+        self.emit(
+            "call",
+            status="end",
+            call_id=call.id,
+            key=effect,
+            tool_name=tool.name,
+            observation=text,
+            is_error=is_error,
+            **({"known": True} if known else {}),
+            **({"usage": spent.to_json()} if spent is not None else {}),
+        )
+        self._tell_done(tool.name, iteration, text, is_error, elapsed, artifact)
         record = ToolCallRecord(call.id, tool.name, arguments, text, is_error, elapsed, iteration)
-        return Ran(call, record, (key, result_key(text)), artifact=outcome.artifact)
+        own = artifact is not None and text == artifact.line
+        told = text if own or text == NO_OUTPUT else delimited(text, origin_of(tool), self.marker, limit)
+        taint = () if tool.trusted else (origin_of(tool),)
+        return Ran(call, record, told, (key, result_key(text)), usage=spent, taint=taint)
+
+    async def _outcome(
+        self, tool: Tool, arguments: dict[str, Any], key: str, effect: str, meter: Meter
+    ) -> tuple[ToolOutcome, bool]:
+        """What the tool gave, and whether that was known: a job's identical calls of a pure tool run once."""
+        who = caller()
+        context = ToolContext(tool.name, effect, who.job_id, who.step_id, lambda role: meter.metered(self.llm(role)))
+
+        async def ran() -> ToolOutcome:
+            with calling(role="tool", call_id=effect):
+                return await run_tool(tool, arguments, context=context)
+
+        if tool.pure and self.services.cache is not None:
+            return await self.services.cache.answer(key, ran)
+        return await ran(), False
+
+    async def _kept(self, artifact: Artifact) -> Artifact:
+        """The artifact under the name it is kept by. One that can't be kept is still told of."""
+        if self.services.artifacts is None:
+            return artifact
+        try:
+            return await self.services.artifacts.put(artifact)
+        except OSError as error:
+            log.warning("artifact_lost", name=artifact.name, error=str(error))
+            return artifact
 
     def _tell_rejected(self, call: ToolCall, arguments: Mapping[str, Any], text: str, iteration: int) -> None:
         args = dict(arguments)
         self.emit("step", type="iteration", status="start", iteration=iteration, tool_name=call.name, tool_args=args)
         self._tell_done(call.name, iteration, text, True, 0.0)
 
-    def _tell_done(self, name: str, iteration: int, text: str, is_error: bool, elapsed: float) -> None:
+    def _tell_done(
+        self, name: str, iteration: int, text: str, is_error: bool, elapsed: float, artifact: Artifact | None = None
+    ) -> None:
+        kept = {} if artifact is None else {"artifact": artifact.to_line_json()}
         self.emit(
             "step",
             type="iteration",
@@ -172,6 +260,7 @@ class ToolRunner:
             observation=text,
             error=cut_middle(text, ERROR_CHARS) if is_error else None,
             iter_elapsed=elapsed,
+            **kept,
         )
 
     def _ctx(
@@ -183,13 +272,7 @@ class ToolRunner:
             tool.name, arguments, metadata.get("agent_id"), metadata.get("user_id"), metadata, result, is_error
         )
 
-    @staticmethod
-    def _effect_key(iteration: int, place: int) -> str:
-        """One stable key per call: the same call has it again when an interrupted step goes on."""
-        who = caller()
-        return f"{who.job_id}/{who.step_id or ''}/{who.attempt}/{iteration}/{place}"
-
 
 def texts(ran: Sequence[Ran]) -> list[tuple[ToolCall, str, bool]]:
     """What goes back to the model, in call order."""
-    return [(one.call, one.record.observation, one.record.is_error) for one in ran]
+    return [(one.call, one.told, one.record.is_error) for one in ran]

@@ -30,6 +30,7 @@ from .services import Services
 from .state import AgentResult, AgentState, StopReason, Turn
 from .summary import gathered
 from .synthesis import AnswerDelta, format_trace, stream_synthesis, synthesis_messages
+from .trust import joined_taint, new_marker
 
 MIN_LOOP_OUTPUT = 2_048
 """Output tokens a loop call asks for at least, where the model allows."""
@@ -173,12 +174,16 @@ class _Run:
         self.agent, self.llm, self.options, self.emit = agent, agent.llm, agent.options, agent.emit
         self.tools = agent.tools
         self.mode: Mode = mode_for(agent.llm, agent.options.use_native_tools)
+        self.services = replace(agent.services, marker=agent.services.marker or new_marker())
         self.live = LiveAnswer(agent.emit, self.mode.name) if agent.options.answer_mode == "direct" else None
         self.runner = self._runner()
 
     def _runner(self) -> ToolRunner:
         metadata = self.options.metadata or {}
-        return ToolRunner(self.tools, self.agent.hooks, self.emit, self.agent.clock, metadata, self.agent.services)
+        agent = self.agent
+        return ToolRunner(
+            self.tools, agent.hooks, self.emit, agent.clock, metadata, self.services, lambda role: agent.llm
+        )
 
     # The start
 
@@ -207,7 +212,7 @@ class _Run:
         fitted = await self.agent.guard.fit(head + tail, self.llm, hint="general")
         if fitted.compacted:
             self._tell_compacted(len(head + tail), fitted.messages)
-        state = AgentState(query, fitted.messages, head + tail, usage + fitted.usage)
+        state = AgentState(query, fitted.messages, head + tail, usage + fitted.usage, taint=self.services.taint)
         return replace(state, guard=LoopGuard(self.options.cycle_detection_threshold))
 
     def _system(self) -> Message:
@@ -347,7 +352,7 @@ class _Run:
             text = "The call was not run: the iteration limit was reached."
             state = state.said(*self.mode.observations(turn, [(call, text, True) for call in turn.calls]))
             return self._stopped_at_limit(state)
-        ran = await self.runner.run(turn, state.guard, state.iterations, result.finish_reason)
+        ran = await self.runner.run(turn, state.guard, state.iterations, result.finish_reason, state.taint)
         state = state.said(*self.mode.observations(turn, texts(ran)))
         refused = any(one.refused for one in ran)
         guard = state.guard.after([one.entry for one in ran], refused=refused)
@@ -356,6 +361,8 @@ class _Run:
             records=state.records + tuple(one.record for one in ran),
             guard=guard,
             tool_iterations=state.tool_iterations + 1,
+            taint=joined_taint(state.taint, *(one.taint for one in ran)),
+            usage=sum((one.usage for one in ran if one.usage is not None), state.usage),
         )
         if guard.exhausted:
             return self._end(state.stopped("loop_detected", gathered(state.records), error="loop_detected"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,20 +11,20 @@ from .waits import Nobody, Waits
 if TYPE_CHECKING:
     from registry.artifacts import ArtifactStore
     from registry.call_cache import CallCache
-    from registry.models import ModelRegistry
+    from registry.llm import LLM
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
     """All optional: an agent of its own has a stand-in for each.
 
-    `models`: what a tool's context hands out (else the agent's model). `waits`: who decides on calls that need it.
-    `cache`: answers of pure tools, shared by the job. `artifacts`: where tools' artifacts are kept. `marker`: the
+    `llm`: the model of a role, for tools that call models (else the agent's). `waits`: who decides on calls that need
+    it. `cache`: answers of pure tools, shared by the job. `artifacts`: where tools' artifacts are kept. `marker`: the
     random code that delimits tools' text in this job (else one of the run's own). `taint`: where the text that the
     agent is given came from, as far as that is not to be trusted.
     """
 
-    models: ModelRegistry | None = None
+    llm: Callable[[str | None], LLM] | None = None
     waits: Waits = Nobody()  # noqa: RUF009 - has no state
     cache: CallCache | None = None
     artifacts: ArtifactStore | None = None

@@ -46,7 +46,7 @@ class AgentResult:
     `messages` is the whole trace, compacted or not. `stop_reason` is one of final_answer, max_iterations,
     loop_detected, truncated, empty_response, refusal, content_filter, context_length, budget_exceeded, llm_error;
     `error` carries the code of the cause and `error_message` its text where there is one. `unparsed` says that the
-    answer is a reply the JSON mode could not read.
+    answer is a reply the JSON mode could not read. `taint`: the untrusted origins of what the agent has read.
     """
 
     answer: str
@@ -58,6 +58,7 @@ class AgentResult:
     error: str | None = None
     error_message: str | None = None
     unparsed: bool = False
+    taint: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,7 @@ class AgentState:
     error: str | None = None
     error_message: str | None = None
     unparsed: bool = False
+    taint: tuple[str, ...] = ()
 
     def said(self, *messages: Message) -> AgentState:
         """With these messages at the end of the conversation."""
@@ -160,4 +162,5 @@ class AgentState:
             self.error,
             self.error_message,
             self.unparsed,
+            self.taint,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +17,15 @@ class ApprovalRequest:
 
     reason: str = ""
     deadline: float = DEADLINE
+
+
+def merged(requests: Iterable[ApprovalRequest | None]) -> ApprovalRequest | None:
+    """One request for all: every reason once, the shortest deadline. None where none asks."""
+    asked = [request for request in requests if request is not None]
+    if not asked:
+        return None
+    reasons = dict.fromkeys(request.reason for request in asked if request.reason)
+    return ApprovalRequest("; ".join(reasons), min(request.deadline for request in asked))
 
 
 @dataclass(frozen=True, slots=True)

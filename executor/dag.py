@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
+from agent.trust import joined_taint
 from registry.clock import SYSTEM_CLOCK, Clock
 from registry.context import caller, calling
 from registry.errors import DagwrightError, UsageError
@@ -52,6 +53,7 @@ from .step_task import StepTask
 
 if TYPE_CHECKING:
     from agent.react import ReActAgent
+    from agent.services import Services
     from planner.plan import Plan, PlanStep
 
 log = structlog.get_logger(__name__)
@@ -76,7 +78,7 @@ class DAGExecutor:
 
     `models`: a ModelRegistry or one LLM. `max_concurrency` (5) and `step_timeout` (600 seconds) override those of
     `options`. `on_event` sees each event synchronously, after `recorder` has stored it. `runner` does the work of a
-    step; by default agents do.
+    step; by default agents do, to whom `services` are lent.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class DAGExecutor:
         recorder: Recorder | None = None,
         runner: StepRunner | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        services: Services | None = None,
     ) -> None:
         options = options or RunOptions()
         if max_concurrency is not None:
@@ -99,8 +102,8 @@ class DAGExecutor:
         if step_timeout is not None:
             options = replace(options, step_timeout=step_timeout)
         self.options, self.on_event, self.recorder, self.clock = options, on_event, recorder, clock
-        self._models, self._tools, self._hooks = models, tools, hooks
-        self.runner: StepRunner = runner or AgentRunner(models, tools, hooks, options, clock)
+        self._agents = AgentRunner(models, tools, hooks, options, clock, services)
+        self.runner: StepRunner = runner or self._agents
         self._execution: _Execution | None = None
         self.results: Mapping[str, StepResult] = {}
         self._stop: Stop | None = None
@@ -150,7 +153,7 @@ class DAGExecutor:
 
     def _resolve_agent(self, step: PlanStep) -> ReActAgent:
         """The fresh agent that a step is given just before its loop."""
-        return AgentRunner(self._models, self._tools, self._hooks, self.options, self.clock).resolve_agent(step)
+        return self._agents.resolve_agent(step)
 
 
 class _Execution:
@@ -288,6 +291,7 @@ class _Execution:
         dependencies = dependencies_of(step, self.steps, self.results)
         emit = None if self.on_event is None else partial(self.forward, step.id)
         failure: tuple[str, str] | None = None
+        work.taint = joined_taint(*(dependency.result.taint for dependency in dependencies))
         while True:
             work.attempts += 1
             brief = StepBrief(
@@ -297,9 +301,11 @@ class _Execution:
                 failure,
                 self.options.context_chars,
                 self.options.structured_context_multiplier,
+                work.taint,
             )
             with calling(step_id=step.id, role="step", attempt=work.attempts):
                 outcome = await self.attempt(brief, emit, work)
+            work.taint = joined_taint(work.taint, outcome.taint)
             if outcome.error_code is None or outcome.error_code in FINAL or work.attempts > self.options.step_retries:
                 return outcome
             work.partial_output = outcome.output
@@ -358,6 +364,7 @@ class _Execution:
             iterations=outcome.iterations,
             tool_calls=outcome.tool_calls,
             id=step,
+            taint=work.taint,
         )
 
     # What observers see

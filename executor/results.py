@@ -20,7 +20,8 @@ class StepResult:
     `output` of a failed step is what it had until then. `error` says why there is no result, beginning with the
     `error_code` for a failed step; `root_cause` is the id of the step that failed or was cancelled where this one was
     skipped for it. `model` is the name of the model that did the work. Times are seconds since the epoch; `elapsed` is
-    the seconds it ran, waits for a human left out. `usage` sums all attempts. `tool_calls` counts them.
+    the seconds it ran, waits for a human left out. `usage` sums all attempts. `tool_calls` counts them. `taint` names
+    the untrusted origins that its text may come from, those of the steps it depends on among them.
     """
 
     status: StepStatus = "pending"
@@ -37,6 +38,7 @@ class StepResult:
     iterations: int = 0
     tool_calls: int = 0
     id: str = ""
+    taint: tuple[str, ...] = ()
 
     @property
     def cost(self) -> Decimal | None:
@@ -60,6 +62,7 @@ class StepResult:
             "iterations": self.iterations,
             "tool_calls": self.tool_calls,
             "usage": self.usage.to_json(),
+            "taint": list(self.taint),
         }
 
     @classmethod
@@ -80,6 +83,7 @@ class StepResult:
             data.get("iterations", 0),
             data.get("tool_calls", 0),
             data["id"],
+            tuple(data.get("taint", ())),
         )
 
     def progress(self) -> dict[str, Any]:
@@ -131,6 +135,7 @@ class StepOutcome:
     iterations: int = 0
     tool_calls: int = 0
     usage: Usage | None = None
+    taint: tuple[str, ...] = ()
 
 
 def rfc3339(seconds: float | None) -> str | None:

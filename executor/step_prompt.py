@@ -48,7 +48,8 @@ class Dependency:
 
 @dataclass(frozen=True, slots=True)
 class StepBrief:
-    """All that one attempt at a step starts from. `failure`: what the attempt before ended with."""
+    """All that one attempt at a step starts from. `failure`: what the attempt before ended with; `taint`: the untrusted
+    origins of what it is told."""
 
     step: PlanStep
     goal: str
@@ -56,6 +57,7 @@ class StepBrief:
     failure: tuple[str, str] | None = None
     context_chars: int = CONTEXT_CHARS
     multiplier: int = STRUCTURED_MULTIPLIER
+    taint: tuple[str, ...] = ()
 
     def query(self, budget: int | None = None) -> str:
         """The step's query for a model with this `budget` of input tokens (None: ample); it leaves half of it free."""
@@ -140,7 +142,8 @@ def _block(dependency: Dependency, output: str, marker: str) -> str:
     if result.status != "completed":
         missing = f"MISSING: there is no result of this step. Reason: {_line(result.error or result.status)}"
         output = f"{missing}\nWhat it had until then:\n{output}" if output.strip() else missing
-    head = f"{marker} result of step {name} ({result.status}): {_line(dependency.task)}"
+    outside = f"; holds text from {_line(', '.join(result.taint))}" if result.taint else ""
+    head = f"{marker} result of step {name} ({result.status}{outside}): {_line(dependency.task)}"
     return f"{head}\n{output}\n{marker} end of step {name}"
 
 

@@ -25,6 +25,7 @@ class StepTask:
         self.meter = Meter()
         self.attempts = 0
         self.partial_output = ""
+        self.taint: tuple[str, ...] = ()
         self._limit: asyncio.Timeout | None = None
         self._left: float | None = None
         self._ran = 0.0

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .messages import Event, LLMResult, Message, StreamChunk, ToolCall, Usage
     from .models import ModelRegistry, as_registry
     from .prices import Price
+    from .tool_context import ToolContext
     from .tools import Tool, ToolRegistry, tool
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "StreamChunk",
     "Tool",
     "ToolCall",
+    "ToolContext",
     "ToolRegistry",
     "Usage",
     "as_registry",
@@ -43,6 +45,7 @@ _HOMES = {
     "messages": ("Event", "LLMResult", "Message", "StreamChunk", "ToolCall", "Usage"),
     "models": ("ModelRegistry", "as_registry"),
     "prices": ("Price",),
+    "tool_context": ("ToolContext",),
     "tools": ("Tool", "ToolRegistry", "tool"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -175,6 +175,10 @@ class Artifact:
         preview = f"[Artifact generated: {name}] The content is rendered as a preview in the UI."
         return f"{preview} ({mime}, {len(self.data):,} bytes)"
 
+    def to_line_json(self) -> dict[str, Any]:
+        """What readers are told of it; the content is fetched by its name."""
+        return {"name": self.name, "mime": self.mime, "size": len(self.data)}
+
     def to_json(self) -> dict[str, Any]:
         """The artifact as plain JSON data, its bytes in base64; `from_json` reads it back."""
         return {"name": self.name, "mime": self.mime, "content": base64.b64encode(self.data).decode("ascii")}

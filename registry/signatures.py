@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from registry.errors import UsageError
+from registry.tool_context import context_parameter
 
 _ARGS_HEADING = re.compile(r"^(Args|Arguments|Parameters):\s*$")
 _ARGS_ENTRY = re.compile(r"^(\*{0,2}[A-Za-z_]\w*)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
@@ -20,13 +21,17 @@ _FIELD_ENTRY = re.compile(r"^:param\s+(?:[^:]*\s)?([A-Za-z_]\w*):\s*(.*)$")
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a model must know to call a function, and the way from its JSON arguments to the function's own types."""
+    """What a model must know to call a function, and the way from its JSON arguments to the function's own types.
+
+    `context` names the parameter that takes a ToolContext, which no model is told of.
+    """
 
     name: str
     description: str
     parameters: Mapping[str, Any]
     model: Any
     fields: Mapping[str, str]
+    context: str = ""
 
     def convert(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         """The arguments as the function's types, and what is wrong with them, one text a field."""
@@ -62,11 +67,12 @@ def read_signature(
     doc = description or _doc(function)
     if not doc.strip():
         raise UsageError(f"tool {name!r} has no docstring: write one, it is all that a model is told of the tool")
-    parameters = _parameters(function, name)
+    context = context_parameter(function)
+    parameters = [parameter for parameter in _parameters(function, name) if parameter.name != context]
     hints = _hints(function, name, localns)
     notes = argument_notes(doc)
     model, fields = _model(name, parameters, hints, notes)
-    return Signature(name, doc.strip(), _schema(model, name), model, fields)
+    return Signature(name, doc.strip(), _schema(model, name), model, fields, context)
 
 
 def _doc(function: Callable[..., Any]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from registry.result_text import Artifact, error_text, result_text
 from registry.text import cut_middle
 from registry.threads import DaemonPool, PoolExhaustedError, Returned, shared_pool
+from registry.tool_context import ToolContext
 from registry.tools import Tool, ToolArgumentsError, is_async
 
 __all__ = ["Artifact", "ToolOutcome", "run_tool"]
@@ -40,13 +41,19 @@ class _Result:
     artifact: Artifact | None = None
 
 
-async def run_tool(tool: Tool, arguments: Mapping[str, Any], *, pool: DaemonPool | None = None) -> ToolOutcome:
+async def run_tool(
+    tool: Tool, arguments: Mapping[str, Any], *, context: ToolContext | None = None, pool: DaemonPool | None = None
+) -> ToolOutcome:
     """Runs a tool with checked arguments; raises nothing but the caller's own CancelledError.
+
+    `context` is what a tool that takes one is given.
 
     Whatever the tool raises, SystemExit and its own CancelledError included, is an error outcome. Synchronous tools run
     in a daemon thread, asynchronous ones in a task; when the caller is cancelled, the tool is cancelled and awaited
     first (a thread can't be: its late result is dropped).
     """
+    if tool.context:
+        arguments = {**arguments, tool.context: context or ToolContext(tool.name)}
     if is_async(tool.run):
         returned = await _run_async(lambda: tool.run(**arguments), tool.timeout)
     else:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypedDict, Unpack, cast, overload
 from registry.errors import DagwrightError, UsageError
 from registry.llm import ToolSpec
 from registry.signatures import Signature, read_signature
+from registry.tool_context import context_parameter
 
 TIMEOUT = 60.0
 """Seconds a tool may run unless it says otherwise."""
@@ -58,6 +59,9 @@ class Declarations(TypedDict, total=False):
     max_result_chars: int
     network: bool
     filesystem: bool
+    untrusted: bool
+    origin: str
+    context: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +73,9 @@ class Tool:
     same arguments give the same result. `pinned`: its results survive compaction. `requires_approval`: a human decides
     before each call. `requires_trusted_input`: not to be called on the word of untrusted text. `verify(key)`: whether
     the effect of the call with this key happened. `timeout` is seconds, `max_result_chars` characters. `network` and
-    `filesystem`: what it needs. `signature` and `function` are set by `@tool`.
+    `filesystem`: what it needs. `untrusted`: its results hold texts of strangers, as those of `network` tools do;
+    `origin` says where they come from (the tool's name, unless said). `context` names the parameter of `run` that takes
+    a ToolContext; one with that type hint is found by itself. `signature` and `function` are set by `@tool`.
     """
 
     name: str
@@ -88,6 +94,9 @@ class Tool:
     max_result_chars: int = MAX_RESULT_CHARS
     network: bool = False
     filesystem: bool = False
+    untrusted: bool = False
+    origin: str = ""
+    context: str = ""
     signature: Signature | None = field(default=None, repr=False)
     function: Callable[..., Any] | None = field(default=None, repr=False)
     spec: ToolSpec = field(init=False, repr=False)
@@ -105,6 +114,8 @@ class Tool:
             raise UsageError(f"tool {self.name!r}: timeout must be more than 0 seconds, not {self.timeout!r}")
         if self.max_result_chars < self.SMALLEST_RESULT:
             raise UsageError(f"tool {self.name!r}: max_result_chars must be at least {self.SMALLEST_RESULT}")
+        if not self.context:
+            object.__setattr__(self, "context", context_parameter(self.function or self.run))
         parameters = {**NO_PARAMETERS, **self.parameters}
         object.__setattr__(self, "parameters", parameters)
         object.__setattr__(self, "spec", ToolSpec(self.name, self.description, parameters))
@@ -112,6 +123,11 @@ class Tool:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function itself, as if it were not a tool."""
         return (self.function or self.run)(*args, **kwargs)
+
+    @property
+    def trusted(self) -> bool:
+        """Whether its results hold only what its own author wrote."""
+        return not (self.network or self.untrusted)
 
     def check(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments, coerced to the schema where that is safe; JSON data still.
@@ -211,12 +227,13 @@ def _converting(function: Callable[..., Any], signature: Signature) -> Callable[
     """The function behind a conversion of JSON arguments to its own types."""
 
     def convert(arguments: Mapping[str, Any]) -> dict[str, Any]:
-        values, problems = signature.convert(arguments)
+        given = {name: value for name, value in arguments.items() if name != signature.context}
+        values, problems = signature.convert(given)
         if problems:
             expected = expected_arguments(signature.parameters)
             text = f"The arguments of {signature.name} are wrong: {'; '.join(problems)}.\n{expected}"
             raise ToolArgumentsError(text, problems=problems)
-        return values
+        return values if len(given) == len(arguments) else {**values, signature.context: arguments[signature.context]}
 
     if is_async(function):
 

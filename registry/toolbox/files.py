@@ -24,7 +24,7 @@ def workspace_tools(root: str | os.PathLike[str]) -> tuple[Tool, ...]:
 def _read_tool(workspace: Workspace) -> Tool:
     from pydantic import Field
 
-    @tool(read_only=True, idempotent=True, filesystem=True)
+    @tool(read_only=True, idempotent=True, filesystem=True, untrusted=True, origin="a file of the workspace")
     def read_file(
         path: str,
         first_line: Annotated[int, Field(ge=1)] = 1,

@@ -42,7 +42,9 @@ async def test_native_run_answers_with_the_trace():
     result = await ReActAgent(llm, [look_up]).run("what is a?")
     assert (result.answer, result.stop_reason, result.iterations) == ("the answer", "final_answer", 2)
     assert roles(result) == ["system", "user", "assistant", "tool", "assistant"]
-    assert result.messages[3] == Message.tool("c1", "value of a")
+    told = result.messages[3]
+    assert (told.role, told.tool_call_id, told.is_error) == ("tool", "c1", False)
+    assert "\nvalue of a\n" in told.content
     assert [(one.name, one.observation) for one in result.tool_calls] == [("look_up", "value of a")]
     assert result.usage.calls == 2
     assert llm.requests[0].tools[0].name == "look_up"
