@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+import structlog
+
 from registry.errors import BadRequestError, DagwrightError, TruncatedError
 from registry.llm import LLM, ToolSpec
 from registry.messages import LLMResult, Message, Usage
@@ -14,6 +16,8 @@ from registry.schema import coerce
 from registry.text import cut_end, load_prompt
 
 from .extract import extract_json, parse_tool_arguments
+
+log = structlog.get_logger(__name__)
 
 UNSET: Final = object()
 
@@ -94,9 +98,9 @@ async def structured_llm_call(
 
     `schema` is a JSON Schema or a pydantic model; with a model, `value` is an instance. `parse_fn` turns the data into
     a domain object; what it raises counts as a bad reply and is told to the model. `regex_fallback` reads a plain text
-    that holds no JSON. With `default_value` nothing is raised for bad replies. With `validate=False` the schema is only
-    told to the model, and data that doesn't fit it is handed on as it is: the caller's own reading forgives more.
-    At most 5 calls, most need one.
+    that holds no JSON; where it raises, there is no value in it. With `default_value` nothing is raised for bad
+    replies. With `validate=False` the schema is only told to the model, and data that doesn't fit it is handed on as
+    it is: the caller's own reading forgives more. At most 5 calls, most need one.
 
     Raises StructuredOutputError; LLMError for what the provider refuses or fails at.
     """
@@ -195,7 +199,7 @@ class _StructuredCall:
         if data is None and not self.validate:
             data = extract_json(message.content, None, result.finish_reason)
         if data is None and level == PLAIN_TEXT and self.regex_fallback is not None:
-            data = self.regex_fallback(message.content)
+            data = self._by_regex(self.regex_fallback, message.content)
         if data is None:
             raise _Unusable(self._why_not(message.content))
         fitted, problems = coerce(data, self.schema)
@@ -203,6 +207,14 @@ class _StructuredCall:
             raise _Unusable("; ".join(problems))
         data = data if problems else fitted
         return self._typed(data), data
+
+    @staticmethod
+    def _by_regex(fallback: Callable[[str], Any], text: str) -> Any:
+        try:
+            return fallback(text)
+        except Exception as error:  # noqa: BLE001 - the caller's own code: what it can't read is no value
+            log.warning("regex_fallback_failed", error=f"{type(error).__name__}: {error}")
+            return None
 
     def _native_data(self, result: LLMResult) -> Any:
         calls = [call for call in result.message.tool_calls if call.name == self.name] or result.message.tool_calls

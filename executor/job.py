@@ -261,10 +261,10 @@ class JobRunner:
             if move == "replan_for_message":
                 used -= 1
                 self._hear()
-            trouble = await self._change_plan(planner, verdict)
+            trouble = await self._change_plan(planner, verdict, heard=move == "replan_for_message")
             while trouble is None and len(self.inbox) and not self.stopping:  # said while the plan was changed
                 self._hear()
-                trouble = await self._change_plan(planner, verdict)
+                trouble = await self._change_plan(planner, verdict, heard=True)
             if trouble is not None:
                 return self._with_what_there_is("partial", trouble.code, f"no new plan could be made: {trouble}")
 
@@ -278,12 +278,15 @@ class JobRunner:
                 return
             self._hear()
 
-    async def _change_plan(self, planner: DAGPlanner, verdict: Verdict) -> DagwrightError | None:
-        """The next round's plan: a diff of this one. A failure to make it is returned."""
+    async def _change_plan(self, planner: DAGPlanner, verdict: Verdict, *, heard: bool) -> DagwrightError | None:
+        """The next round's plan: a diff of this one; for a message that was `heard` it may be one without new steps. A
+        failure to make it is returned."""
         assert self.plan is not None
         self.log.append("phase", {"phase": "replanning", "reasoning": verdict.reasoning})
         try:
-            plan = await planner.replan(self.goal, self.plan, self.steps, verdict.reasoning, self.request.history)
+            plan = await planner.replan(
+                self.goal, self.plan, self.steps, verdict.reasoning, self.request.history, may_rest=heard
+            )
         except (LLMError, PlanError) as error:
             if error.code in FATAL:
                 raise
@@ -323,7 +326,7 @@ class JobRunner:
         finally:
             self._executor = None
             self.steps = executor.results or self.steps  # also when it is cancelled in the middle
-        self.rounds += 1
+        self.rounds += any(name not in kept for name in result.steps)
         self.steps = result.steps
         self.iterations += sum(step.iterations for name, step in result.steps.items() if name not in kept)
         return result

@@ -37,6 +37,12 @@ class JobRequest:
             raise UsageError(f"mode must be one of {', '.join(get_args(Mode))}, not {self.mode!r}")
         if self.answer_mode not in get_args(AnswerMode):
             raise UsageError(f"answer_mode must be synthesis or direct, not {self.answer_mode!r}")
+        for item in self.history:
+            if not isinstance(item, Message):
+                raise UsageError(
+                    f"history holds Messages, not {type(item).__name__}: use Message.user(text), "
+                    "Message.assistant(text), or Message.from_json(data) for what to_json wrote"
+                )
         if not self.goal.strip():
             raise UsageError("the goal is empty: say what is to be done")
         if self.plan is not None:

@@ -35,3 +35,17 @@ class RunOptions:
             raise UsageError("structured_context_multiplier must be at least 1")
         if self.step_timeout is not None and not self.step_timeout > 0:
             raise UsageError(f"step_timeout must be positive seconds or None, not {self.step_timeout!r}")
+        if self.agent:
+            _check_agent_keywords(self.agent)
+
+
+def _check_agent_keywords(given: Mapping[str, Any]) -> None:
+    """Raises UsageError for keywords that a ReActAgent doesn't have. The agent is imported only where it is asked."""
+    from inspect import Parameter, signature
+
+    from agent.react import ReActAgent
+
+    parameters = signature(ReActAgent).parameters.values()
+    known = [parameter.name for parameter in parameters if parameter.kind is Parameter.KEYWORD_ONLY]
+    if unknown := [repr(name) for name in given if name not in known]:
+        raise UsageError(f"an agent has no option {', '.join(unknown)}: there are {', '.join(known)}")

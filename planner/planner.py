@@ -79,10 +79,18 @@ class DAGPlanner:
             return await self._ask(messages, schema, "make_plan", lambda value: self._parsed(value, goal))
 
     async def replan(
-        self, goal: str, plan: Plan, results: Any, verdict_reasoning: str, context: Context = None
+        self,
+        goal: str,
+        plan: Plan,
+        results: Any,
+        verdict_reasoning: str,
+        context: Context = None,
+        *,
+        may_rest: bool = False,
     ) -> Plan:
         """The plan of the next round, as a change to `plan`: finished steps are kept, failed ones replaced, new ones
-        added (`diff_plans` says which). `results` are the step results, or the PlanResult that holds them.
+        added (`diff_plans` says which). `results` are the step results, or the PlanResult that holds them. `may_rest`:
+        after a message of the user's, all may be kept and nothing added, where only the answer is to be another.
 
         Raises as `plan` does.
         """
@@ -94,18 +102,24 @@ class DAGPlanner:
                 steps=step_report(results, FINISHED_CHARS, plan.steps),
                 reasoning=verdict_reasoning or "(not said)",
             )
-            schema = replan_schema(self.max_steps, len(finished_steps(plan, results)), self.max_task_chars)
+            finished = len(finished_steps(plan, results))
+            may_rest = may_rest and finished > 0
+            schema = replan_schema(self.max_steps, finished, self.max_task_chars, may_rest=may_rest)
             names: dict[str, Any] = {"tools": self._tools, "models": self._models, "max_steps": self.max_steps}
-            messages = [Message.system(self._rules("replan")), Message.user(told)]
+            rest = f"\n{prompt('replan_rest')}" if may_rest else ""
+            messages = [Message.system(self._rules("replan", rest=rest)), Message.user(told)]
             return await self._ask(
-                messages, schema, "revise_plan", lambda value: parse_replan(value, plan, results, goal=goal, **names)
+                messages,
+                schema,
+                "revise_plan",
+                lambda value: parse_replan(value, plan, results, goal=goal, may_rest=may_rest, **names),
             )
 
     def _parsed(self, value: Any, goal: str) -> Plan:
         return parse_plan(value, tools=self._tools, models=self._models, max_steps=self.max_steps, goal=goal)
 
-    def _rules(self, name: str) -> str:
-        return prompt(name, date=today(self.clock), tools=self._tool_lines, models=self._model_lines)
+    def _rules(self, name: str, **more: str) -> str:
+        return prompt(name, date=today(self.clock), tools=self._tool_lines, models=self._model_lines, **more)
 
     async def _short(self, text: str) -> str:
         return await shortened(text, self.llm)

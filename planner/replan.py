@@ -65,23 +65,28 @@ def parse_replan(
     models: Iterable[str] | None = None,
     max_steps: int = MAX_STEPS,
     goal: str | None = None,
+    may_rest: bool = False,
 ) -> Plan:
     """The plan of the next round from `{"keep": [ids], "steps": [...]}`.
 
     Finished steps are kept where they are listed, where a new step depends on them, or where a step repeats one
     unchanged (`step_key`); without a list, all that are not replaced. The kept ones come first among the plan's
-    steps, the edges to dropped ones are gone. Raises PlanError with all problems at once.
+    steps, the edges to dropped ones are gone. With `may_rest` a plan that keeps all finished steps and adds nothing is
+    legal too: what the user said may only ask for another answer. Raises PlanError with all problems at once.
     """
     finished = finished_steps(plan, results)
     value, listed, warnings = _kept_list(value, finished)
     written = _written_ids(value)
-    draft = parse_plan(
-        value,
-        tools=tools,
-        models=models,
-        max_steps=max_steps + len(finished),
-        kept=[step_id for step_id in finished if step_id not in written],
-    )
+    if may_rest and finished and _adds_nothing(value):
+        draft = Plan("", ())
+    else:
+        draft = parse_plan(
+            value,
+            tools=tools,
+            models=models,
+            max_steps=max_steps + len(finished),
+            kept=[step_id for step_id in finished if step_id not in written],
+        )
     same = _repeated(draft, finished, results)
     new = tuple(
         replace(step, dependencies=tuple(dict.fromkeys(same.get(other, other) for other in step.dependencies)))
@@ -89,9 +94,9 @@ def parse_replan(
         if step.id not in same
     )
     new_ids = {step.id for step in new}
-    _check(new, listed or (), max_steps)
     used = {other for step in new for other in step.dependencies if other not in new_ids}
     wanted = {*same.values(), *used, *(finished if listed is None else listed)} - new_ids
+    _check(new, listed or (), max_steps, may_be_empty=may_rest and bool(finished) and wanted == set(finished))
     kept = tuple(step_id for step_id in finished if step_id in wanted)
     old = tuple(
         replace(step, dependencies=tuple(other for other in step.dependencies if other in wanted))
@@ -103,7 +108,7 @@ def parse_replan(
     return Plan(goal, (*old, *new), (*draft.warnings, *warnings), repairs, plan.round + 1, kept)
 
 
-def _check(new: tuple[PlanStep, ...], listed: Iterable[str], max_steps: int) -> None:
+def _check(new: tuple[PlanStep, ...], listed: Iterable[str], max_steps: int, *, may_be_empty: bool) -> None:
     taken = set(listed)
     problems = [
         Problem(
@@ -118,7 +123,7 @@ def _check(new: tuple[PlanStep, ...], listed: Iterable[str], max_steps: int) -> 
         problems.append(
             Problem("too_many_steps", (), f"the plan has {len(new)} new steps, at most {max_steps} are allowed")
         )
-    if not new:
+    if not new and not may_be_empty:
         problems.append(Problem("empty_plan", (), "the plan has nothing new to run"))
     if problems:
         raise PlanError(problems)
@@ -154,6 +159,14 @@ def _known(given: Any, finished: Mapping[str, PlanStep]) -> tuple[tuple[str, ...
         elif not is_nothing(inner):
             warnings.append(f"not_kept:{(name or repr(inner))[:200]}")
     return tuple(dict.fromkeys(kept)), tuple(warnings)
+
+
+def _adds_nothing(value: Any) -> bool:
+    """Whether the change lists no steps at all, or says only what is kept."""
+    try:
+        return not find_steps(value, [])
+    except (NotAPlan, RecursionError):
+        return isinstance(value, Mapping) and {squeeze(str(key)) for key in value} <= {"keep", "kept"}
 
 
 def _written_ids(value: Any) -> set[str]:

@@ -15,10 +15,12 @@ def plan_schema(max_steps: int, task_chars: int = TASK_CHARS) -> dict[str, Any]:
     return _object({"steps": _steps(max_steps, task_chars)})
 
 
-def replan_schema(max_steps: int, finished: int, task_chars: int = TASK_CHARS) -> dict[str, Any]:
-    """The schema of a change to a plan of which `finished` steps may be kept."""
+def replan_schema(
+    max_steps: int, finished: int, task_chars: int = TASK_CHARS, *, may_rest: bool = False
+) -> dict[str, Any]:
+    """The schema of a change to a plan of which `finished` steps may be kept; `may_rest`: it may add no step."""
     keep = {"type": "array", "items": _text(ID_CHARS), "maxItems": max(1, finished)}
-    return _object({"keep": keep, "steps": _steps(max_steps, task_chars)})
+    return _object({"keep": keep, "steps": {**_steps(max_steps, task_chars), "minItems": 0 if may_rest else 1}})
 
 
 def verdict_schema() -> dict[str, Any]:

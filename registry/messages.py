@@ -264,9 +264,19 @@ class Event:
         return {**head, **self.payload}
 
 
+MAX_SPELT_DEPTH = 10_000
+"""Levels of nesting that `canonical_json` spells out at most; what lies deeper is spelt as null."""
+
+
 def canonical_json(value: Any) -> str:
-    """One spelling per value, to compare and hash by: sorted keys, no blanks, 1.0 as 1, no NaN (it becomes null)."""
-    return json.dumps(_canonical(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    """One spelling per value, to compare and hash by: sorted keys, no blanks, 1.0 as 1, no NaN (it becomes null).
+
+    A model may nest its arguments as deeply as it likes: the spelling is then the same, only slower.
+    """
+    try:
+        return json.dumps(_canonical(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    except RecursionError:
+        return _spelt_by_stack(value)
 
 
 def _canonical(value: Any) -> Any:
@@ -274,6 +284,43 @@ def _canonical(value: Any) -> Any:
         return {str(key): _canonical(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_canonical(item) for item in value]
+    return _plain(value)
+
+
+def _spelt_by_stack(value: Any) -> str:
+    parts: list[str] = []
+    waiting: list[tuple[bool, Any, int]] = [(False, value, 0)]  # (it is a text of ours, what, its depth)
+    while waiting:
+        ours, item, depth = waiting.pop()
+        if ours:
+            parts.append(item)
+        elif isinstance(item, Mapping):
+            pairs = sorted({str(key): inner for key, inner in item.items()}.items())
+            waiting += _within("{", [(f"{_scalar(key)}:", inner) for key, inner in pairs], "}", depth)
+        elif isinstance(item, list | tuple):
+            waiting += _within("[", [("", inner) for inner in item], "]", depth)
+        else:
+            parts.append(_scalar(item))
+    return "".join(parts)
+
+
+def _within(start: str, items: Sequence[tuple[str, Any]], end: str, depth: int) -> list[tuple[bool, Any, int]]:
+    """What a mapping or list puts on the stack, its last part first."""
+    if depth >= MAX_SPELT_DEPTH:
+        return [(True, "null", depth)]
+    found: list[tuple[bool, Any, int]] = [(True, end, depth)]
+    for place in range(len(items) - 1, -1, -1):
+        label, inner = items[place]
+        found += [(False, inner, depth + 1), (True, f"{',' if place else ''}{label}", depth)]
+    found.append((True, start, depth))
+    return found
+
+
+def _scalar(value: Any) -> str:
+    return json.dumps(_plain(value), ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
     if isinstance(value, float):
         if not math.isfinite(value):
             return None

@@ -343,6 +343,32 @@ async def test_wrong_use_is_refused_clearly():
         await run_job("  ", llm)
 
 
+async def test_history_given_as_dicts_is_refused_with_what_is_right():
+    with pytest.raises(UsageError, match=r"not dict: use Message\.user"):
+        await run_job("goal", models(Brain()), history=[{"role": "user", "content": "hi"}])  # type: ignore[list-item]
+
+
+async def test_a_follow_up_that_needs_no_new_step_is_written_up_anew():
+    def write(request: ChatRequest) -> str:
+        if brain.count("synthesis") == 1:
+            handle.send("in French, please")
+        return "the answer" if brain.count("synthesis") == 1 else "la réponse"
+
+    brain = Brain(synthesis=write, revise_plan={"keep": ["a", "b", "c", "d"], "steps": []})
+    handle = start_job("goal", models(brain), mode="dag")
+    job = await handle.result()
+    assert (job.status, job.answer, job.error_code) == ("completed", "la réponse", None)
+    assert (brain.count("step"), brain.count("judge_result"), job.rounds) == (4, 2, 1)
+    assert "in French" in brain.requests[-1][1].messages[-1].content
+
+
+def test_an_unknown_keyword_for_the_agents_is_refused_at_once():
+    with pytest.raises(UsageError, match=r"no option 'max_iteration': there are .*max_iterations"):
+        RunOptions(agent={"max_iteration": 3})
+    with pytest.raises(UsageError, match="'llm'"):
+        RunOptions(agent={"llm": None})
+
+
 async def test_a_failing_observer_costs_nothing():
     def broken(event: Any) -> None:
         raise KeyError("observer")

@@ -267,6 +267,32 @@ class TestReplan:
                 parse_replan({"keep": ["s1", "s2"], "steps": steps}, OLD, RESULTS)
             assert caught.value.problems[0].code == "empty_plan"
 
+    def test_after_a_message_all_may_be_kept_and_nothing_added(self) -> None:
+        keep = ["s1", "s2"]
+        changes = [
+            {"keep": keep, "steps": []},
+            {"keep": keep},
+            {"steps": []},
+            {"keep": [], "steps": [step("s1", "Find A"), step("x", "Find B", tool_hint="search")]},
+        ]
+        for change in changes:
+            plan = parse_replan(change, OLD, RESULTS, may_rest=True)
+            assert (plan.kept, [item.id for item in plan.steps]) == (("s1", "s2"), keep)
+        for change in ({"keep": ["s1"], "steps": []}, {"steps": []}):
+            results = RESULTS if "keep" in change else {}
+            with pytest.raises(PlanError) as caught:
+                parse_replan(change, OLD, results, may_rest=True)
+            assert caught.value.problems[0].code == "empty_plan"
+
+    async def test_only_after_a_message_the_planner_is_told_so(self) -> None:
+        for may_rest in (True, False):
+            change = {"keep": ["s1", "s2"], "steps": [] if may_rest else [step("n", "More")]}
+            llm = ScriptedLLM([[("revise_plan", change)]])
+            await DAGPlanner(llm).replan("goal", OLD, RESULTS, "", may_rest=may_rest)
+            assert ("leave `steps` empty" in text_of(llm)) == may_rest
+            least = llm.requests[0].tools[0].parameters["properties"]["steps"]["minItems"]
+            assert least == (0 if may_rest else 1)
+
     def test_a_third_round_can_keep_the_first(self) -> None:
         second = parse_replan({"keep": ["s1"], "steps": [step("n1", "Find B", "s1")]}, OLD, RESULTS)
         third = parse_replan(

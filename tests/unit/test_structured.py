@@ -108,6 +108,14 @@ async def test_default_and_regex_fallback():
     assert (found.value, found.llm_calls) == ({"steps": []}, 1)
 
 
+async def test_a_regex_fallback_that_raises_found_no_value():
+    def broken(text: str) -> Any:
+        raise KeyError(text)
+
+    result = await ask(ScriptedLLM(["a", "b"], abilities=PLAIN), regex_fallback=broken, default_value=None)
+    assert (result.level_used, result.llm_calls) == ("default", 2)
+
+
 async def test_outages_never_burn_through_the_levels():
     clock = FakeClock()
     llm = ScriptedLLM([OverloadedError(), [ToolCall("c", "make_plan", json.loads(GOOD))]], abilities=FULL, clock=clock)
