@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,14 +14,18 @@ from agent.context import FATAL, ContextGuard
 from agent.hooks import HookRegistry
 from agent.interrupts import InterruptQueue
 from agent.react import ReActAgent
+from agent.services import Services
 from agent.state import AgentResult
 from agent.synthesis import stream_synthesis, synthesis_messages
+from agent.trust import new_marker
 from planner.analyzer import PlanAnalyzer, Verdict
 from planner.checks import PlanError
 from planner.plan import Plan
 from planner.planner import DAGPlanner
 from planner.replan import diff_plans
 from planner.router import Route, route
+from registry.artifacts import ArtifactStore, MemoryArtifacts
+from registry.call_cache import CallCache
 from registry.clock import SYSTEM_CLOCK, Clock
 from registry.context import calling
 from registry.errors import DagwrightError, LLMError, UsageError
@@ -37,6 +41,7 @@ from .ledger import Ledger
 from .log.memory import MemoryLog
 from .results import PlanResult, StepResult
 from .rounds import after_round
+from .waits import Approve, JobWaits
 
 FOLLOW_UP = "[User follow-up]: "
 CHANGED = "Skipped — user changed requirements"
@@ -70,6 +75,9 @@ class JobRunner:
         log: MemoryLog,
         hooks: HookRegistry | None = None,
         options: JobOptions | None = None,
+        approve: Approve | None = None,
+        open_to_decisions: bool = False,
+        artifacts: ArtifactStore | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.request, self.tools, self.log = request, tools, log
@@ -77,6 +85,9 @@ class JobRunner:
         self.ledger = Ledger(log.append)
         self.models = models.scoped(self.ledger)
         self.inbox = InterruptQueue()
+        self.waits = JobWaits(self._tell_approval, self._parked, approve=approve, open_to_decisions=open_to_decisions)
+        self.artifacts = artifacts or MemoryArtifacts()
+        self.services = Services(self.models.resolve, self.waits, CallCache(), self.artifacts, new_marker())
         self.mode: str = request.mode if request.plan is None else "dag"
         self.goal = request.goal
         self.plan = request.plan
@@ -87,6 +98,7 @@ class JobRunner:
         self.domain: str | None = None
         self._executor: DAGExecutor | None = None
         self._agent: ReActAgent | None = None
+        self.job: Job | None = None
         self._started = clock.time()
         self._clock0 = clock.monotonic()
 
@@ -104,7 +116,18 @@ class JobRunner:
         if self._executor is not None:
             self._executor.stop(STOPPED)
         if self._agent is not None:
+            self.waits.reject_all("the job was stopped")
             self._agent.finish()
+
+    @property
+    def status(self) -> JobStatus:
+        """Where the job stands: running, needs_decision when nothing goes on without a human's word, or its end."""
+        if self.job is not None:
+            return self.job.status
+        going = () if self._executor is None else self._executor.results.values()
+        if self.waits.pending and not any(step.status == "running" for step in going):
+            return "needs_decision"
+        return "running"
 
     def cancel_step(self, step_id: str) -> None:
         """Cancels one step of the running plan. Raises UsageError when no plan runs."""
@@ -130,10 +153,10 @@ class JobRunner:
                     return job
                 raise
             except DagwrightError as error:
-                self._ended(self._with_what_there_is("failed", error.code, str(error)))
+                job = self._ended(self._with_what_there_is("failed", error.code, str(error)))
                 if isinstance(error, UsageError):
                     raise
-                return self.job
+                return job
             except BaseException as error:
                 self._ended(self._with_what_there_is("failed", "internal", f"{type(error).__name__}: {error}"))
                 raise
@@ -190,6 +213,7 @@ class JobRunner:
             context_guard=ContextGuard(compact_llm=self.models.for_role("compact")),
             on_event=self._pass_on,
             answer_mode=self.request.answer_mode,
+            services=self.services,
             clock=self.clock,
             **{**self.options.run.agent, "system_prompt": self._rules()},
         )
@@ -317,6 +341,7 @@ class JobRunner:
             hooks=self.hooks,
             on_event=self._pass_on,
             options=replace(self.options.run, agent=agent),
+            services=self.services,
             clock=self.clock,
         )
         self._executor = executor
@@ -396,6 +421,15 @@ class JobRunner:
         rules = [self.options.run.agent.get("system_prompt"), self.domain and DOMAIN_RULE.format(domain=self.domain)]
         return "\n".join(rule for rule in rules if rule) or None
 
+    def _tell_approval(self, payload: Mapping[str, Any], step_id: str | None) -> None:
+        self.log.append("approval", payload, step_id)
+
+    def _parked(self, step_id: str | None) -> AbstractAsyncContextManager[None]:
+        """A step that waits gives up its slot and its clock stands; a single agent has neither."""
+        if self._executor is None or step_id is None:
+            return nullcontext()
+        return self._executor.parked(step_id)
+
     def _pass_on(self, event: Event) -> None:
         self.log.append(event.channel, event.payload, event.step_id)
 
@@ -424,13 +458,14 @@ class JobRunner:
                 "tools": list(self.tools.names()),
                 "history": [message.to_json() for message in self.request.history],
                 "max_replan_rounds": self.options.max_replan_rounds,
+                "marker": self.services.marker,
             },
         )
         if self.plan is not None:
             self.log.append("plan", self.plan.to_json())
 
     def _ended(self, ending: _Ending) -> Job:
-        self.job = Job(
+        job = self.job = Job(
             self.log.job_id,
             ending.status,
             self.goal,
@@ -450,22 +485,24 @@ class JobRunner:
             dict(self.ledger.by_role),
             dict(self.ledger.by_model),
             self.request.metadata,
+            artifacts=self.artifacts.names(),
         )
+        usage = job.to_json()["usage"]
         self.log.append(
             "done",
             {
-                "answer": self.job.answer,
+                "answer": job.answer,
                 "iterations": self.iterations,
-                "usage": self.job.to_json()["usage"],
-                "elapsed": round(self.job.elapsed, 3),
-                "cost": self.job.to_json()["usage"]["cost_usd"],
+                "usage": usage,
+                "elapsed": round(job.elapsed, 3),
+                "cost": usage["cost_usd"],
                 "status": ending.status,
                 "error": ending.error,
                 "error_code": ending.error_code,
             },
         )
         self.log.close()
-        return self.job
+        return job
 
 
 def _status(result: PlanResult, verdict: Verdict) -> JobStatus:

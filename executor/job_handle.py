@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from agent.hooks import Hook, HookRegistry
+from agent.waits import PendingCall
 from planner.plan import Plan
+from registry.artifacts import ArtifactStore
 from registry.clock import SYSTEM_CLOCK, Clock
 from registry.errors import NotBuiltError
 from registry.messages import Event, Message
@@ -17,8 +19,9 @@ from registry.tools import ToolRegistry
 
 from .job import JobRunner
 from .job_options import JobOptions
-from .job_types import AnswerMode, Job, JobRequest, Mode
+from .job_types import AnswerMode, Job, JobRequest, JobStatus, Mode
 from .log.memory import MemoryLog
+from .waits import Approve
 
 
 class JobHandle:
@@ -56,9 +59,24 @@ class JobHandle:
         """Cancels one running or pending step."""
         self._runner.cancel_step(step_id)
 
+    @property
+    def status(self) -> JobStatus:
+        """Where the job stands; needs_decision: nothing goes on until a waiting call is decided."""
+        return self._runner.status
+
+    @property
+    def waiting(self) -> tuple[PendingCall, ...]:
+        """The calls that wait for a decision."""
+        return self._runner.waits.pending
+
     def decide(self, call_id: str, approve: bool, reason: str = "") -> None:
-        """Decides a waiting call."""
-        raise NotBuiltError("no call can wait for an approval yet: the approval hook is not built")
+        """Decides a waiting call. Raises UsageError where none of this id waits."""
+        self._runner.waits.decide(call_id, approve, reason)
+
+    @property
+    def artifacts(self) -> ArtifactStore:
+        """What tools made for the reader."""
+        return self._runner.artifacts
 
     def events(self, after: int = 0) -> AsyncIterator[Event]:
         """The public events with a `seq` above `after`, to the end of the job."""
@@ -88,11 +106,14 @@ def start_job(
     hooks: HookRegistry | Iterable[Hook] | None = None,
     options: JobOptions | None = None,
     metadata: Mapping[str, Any] | None = None,
+    approve: Approve | None = None,
+    artifacts: Callable[[str], ArtifactStore] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> JobHandle:
-    """Starts a job in the running event loop; the handle talks to it. For the parameters see `run_job`."""
-    runner = _runner(goal, models, tools, mode, history, budget, on_event, answer_mode, hooks, options, metadata, clock)
-    return JobHandle(runner)
+    """Starts a job in the running event loop; the handle talks to it. For the parameters see `run_job`; a call that
+    needs a human's approval waits for the handle's `decide`, and for `approve` where it is given."""
+    given = (goal, models, tools, mode, history, budget, on_event, answer_mode, hooks, options, metadata)
+    return JobHandle(_runner(*given, approve, True, artifacts, clock))
 
 
 async def run_job(
@@ -108,17 +129,20 @@ async def run_job(
     hooks: HookRegistry | Iterable[Hook] | None = None,
     options: JobOptions | None = None,
     metadata: Mapping[str, Any] | None = None,
+    approve: Approve | None = None,
+    artifacts: Callable[[str], ArtifactStore] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Job:
     """Runs a goal, or a plan as it is, to its end and says truly how it ended: see `Job.status`.
 
     `models` is a ModelRegistry or one LLM. `mode`: `dag` plans, `react` lets one agent work, `auto` lets a router
-    decide. `history` is an earlier conversation. `on_event` sees each public event as it happens. Raises UsageError
-    for wrong arguments and CancelledError when cancelled; whatever else happens stands in the Job. `budget` is not
-    built yet and refused.
+    decide. `history` is an earlier conversation. `on_event` sees each public event as it happens. `approve` is asked
+    about calls that need a human's approval (without it they are rejected at once); `artifacts` makes the place, by the
+    job's id, where tools' artifacts are kept (without it: memory). Raises UsageError for wrong arguments and
+    CancelledError when cancelled; whatever else happens stands in the Job. `budget` is not built yet and refused.
     """
-    runner = _runner(goal, models, tools, mode, history, budget, on_event, answer_mode, hooks, options, metadata, clock)
-    return await runner.run()
+    given = (goal, models, tools, mode, history, budget, on_event, answer_mode, hooks, options, metadata)
+    return await _runner(*given, approve, False, artifacts, clock).run()
 
 
 def _runner(
@@ -133,6 +157,9 @@ def _runner(
     hooks: Any,
     options: JobOptions | None,
     metadata: Mapping[str, Any] | None,
+    approve: Approve | None,
+    open_to_decisions: bool,
+    artifacts: Callable[[str], ArtifactStore] | None,
     clock: Clock,
 ) -> JobRunner:
     if budget is not None:
@@ -141,13 +168,17 @@ def _runner(
         )
     plan = goal if isinstance(goal, Plan) else None
     text = goal.goal or "Carry out the plan." if isinstance(goal, Plan) else goal
+    job_id = f"job_{uuid.uuid4().hex[:24]}"
     request = JobRequest(text, plan, mode, tuple(history), answer_mode, metadata or {})
     return JobRunner(
         request,
         as_registry(models),
         tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools),
-        log=MemoryLog(f"job_{uuid.uuid4().hex[:24]}", clock=clock, on_event=on_event),
+        log=MemoryLog(job_id, clock=clock, on_event=on_event),
         hooks=hooks if isinstance(hooks, HookRegistry) or hooks is None else HookRegistry(hooks),
         options=options,
+        approve=approve,
+        open_to_decisions=open_to_decisions,
+        artifacts=None if artifacts is None else artifacts(job_id),
         clock=clock,
     )

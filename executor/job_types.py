@@ -55,7 +55,8 @@ class Job:
 
     `answer` is never empty once the job has ended. `error` and `error_code` say why it is not completed. `rounds`
     counts executions of plans. `iterations` are the model calls of its agents' loops. `elapsed` is in seconds, times
-    are seconds since the epoch. `by_role` and `by_model` are the parts of `usage`.
+    are seconds since the epoch. `by_role` and `by_model` are the parts of `usage`; `artifacts` the names of what
+    tools made for the reader.
     """
 
     id: str
@@ -78,6 +79,7 @@ class Job:
     by_model: Mapping[str, Usage] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     parent: str | None = None
+    artifacts: tuple[str, ...] = ()
 
     @property
     def cost(self) -> Decimal | None:
@@ -104,6 +106,7 @@ class Job:
             "iterations": self.iterations,
             "parent": self.parent,
             "metadata": dict(self.metadata),
+            "artifacts": list(self.artifacts),
             "usage": {
                 **self.usage.to_json(),
                 "by_role": {name: usage.to_json() for name, usage in sorted(self.by_role.items())},
