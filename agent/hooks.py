@@ -2,12 +2,39 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, get_args
 
 import structlog
+
+from registry.errors import UsageError
+
+from .hook_run import HookFailure, run_hook
+from .hook_types import (
+    Hook,
+    HookContext,
+    HookEvent,
+    HookResult,
+    PostToolUseHook,
+    PreToolUseHook,
+    SessionStartHook,
+)
+from .waits import ApprovalRequest, merged
+
+__all__ = [
+    "Hook",
+    "HookContext",
+    "HookEvent",
+    "HookRegistry",
+    "HookResult",
+    "PostToolUseHook",
+    "PreToolUseHook",
+    "RegisteredHook",
+    "SessionStartHook",
+    "Verdict",
+]
 
 HOOK_TIMEOUT = 10.0
 """Seconds one hook may take."""
@@ -16,152 +43,126 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class HookContext:
-    """What a hook is told. `tool_result` and `is_error` are set for PostToolUse only; `tool_name` is empty and
-    `metadata["query"]` the task for SessionStart."""
-
-    tool_name: str = ""
-    tool_args: Mapping[str, Any] = field(default_factory=dict)
-    agent_id: str | None = None
-    user_id: str | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    tool_result: str | None = None
-    is_error: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class HookResult:
-    """What a hook decides. `allow=False` with `error` blocks the call (PreToolUse); `modified_args` replaces the
-    arguments (PreToolUse), `modified_result` the observation (PostToolUse) or is context to add (SessionStart);
-    `side_effects` are short notes of what the hook did, for the audit log."""
-
-    allow: bool = True
-    error: str | None = None
-    modified_args: Mapping[str, Any] | None = None
-    modified_result: str | None = None
-    side_effects: tuple[str, ...] = ()
-
-
-class Hook:
-    """Base of all hooks: a `name`, a `priority` (lower runs first), `should_trigger` and `execute`."""
-
-    event: ClassVar[Literal["pre", "post", "start"]]
-    name: str = ""
-    priority: int = 100
-
-    def should_trigger(self, ctx: HookContext) -> bool:
-        """Whether the hook has anything to do here."""
-        return True
-
-    async def execute(self, ctx: HookContext) -> HookResult:
-        """Does the hook's work."""
-        raise NotImplementedError
-
-
-class PreToolUseHook(Hook):
-    """A guard before a tool call: may block it, rewrite its arguments, or act on the side. Fails closed."""
-
-    event = "pre"
-
-
-class PostToolUseHook(Hook):
-    """An observer after a tool call: may rewrite the observation or act on the side."""
-
-    event = "post"
-
-
-class SessionStartHook(Hook):
-    """Runs before the first model call; its `modified_result` is added to the conversation as context."""
-
-    event = "start"
-
-
-@dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a chain of hooks came to: the context as rewritten, why the call is blocked (None: it is not), and notes."""
+    """What a chain of hooks came to: the context as rewritten, why the call is blocked (None: it is not), what these
+    hooks noted, and the human decision they ask for (reasons joined, the shortest deadline)."""
 
     ctx: HookContext
     blocked: str | None = None
     notes: tuple[str, ...] = ()
+    approval: ApprovalRequest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredHook:
+    """A hook with its name, event and priority as they were when it was registered, and where it came from."""
+
+    hook: Hook
+    name: str
+    event: HookEvent
+    priority: float
+    origin: str = ""
 
 
 class HookRegistry:
     """Hooks in the order they run: by priority, then by registration."""
 
     def __init__(self, hooks: Iterable[Hook] = ()) -> None:
-        self._hooks: list[Hook] = []
+        self._entries: list[RegisteredHook] = []
+        if isinstance(hooks, Hook | type):
+            raise UsageError(f"hooks must be a list of hooks, not {hooks!r}")
         for hook in hooks:
             self.register(hook)
 
-    def register(self, hook: Hook) -> None:
-        """Adds a hook."""
-        self._hooks.append(hook)
-        self._hooks.sort(key=lambda hook: hook.priority)
+    def register(self, hook: Hook, *, priority: float | None = None, origin: str = "") -> None:
+        """Adds a hook; `priority` goes before the hook's own, `origin` says where it was declared. Raises UsageError
+        for what can't be a hook."""
+        self._entries.append(_entry(hook, priority, origin))
+        self._entries.sort(key=lambda entry: entry.priority)
+
+    def entries(self, event: HookEvent | None = None) -> tuple[RegisteredHook, ...]:
+        """The hooks in the order they run, all or those of one event."""
+        return tuple(entry for entry in self._entries if event in (None, entry.event))
 
     def __iter__(self) -> Iterator[Hook]:
-        return iter(self._hooks)
+        return iter([entry.hook for entry in self._entries])
 
     def __len__(self) -> int:
-        return len(self._hooks)
+        return len(self._entries)
 
     async def before(self, ctx: HookContext) -> Verdict:
-        """Asks the guards in order; each sees what the earlier ones rewrote. One that fails or is late blocks."""
-        notes: list[str] = []
-        for hook in self._of("pre"):
-            try:
-                outcome = await _run(hook, ctx)
-            except Exception as error:  # noqa: BLE001 - a guard that fails must not let the call through
-                log.warning("hook_failed", hook=_name(hook), error=str(error) or type(error).__name__)
-                return Verdict(
-                    ctx, f"the guard {_name(hook)!r} failed: {str(error) or type(error).__name__}", tuple(notes)
-                )
+        """Asks the guards in order; each sees what the earlier ones rewrote. One that fails or is late blocks. Where
+        no guard rewrote the arguments, `Verdict.ctx.tool_args` is the very object that was given."""
+        notes: tuple[str, ...] = ()
+        asked: list[ApprovalRequest] = []
+        for entry in self.entries("pre"):
+            outcome, failure = await _outcome(entry, ctx)
+            if failure is not None:
+                return Verdict(ctx, f"the guard {entry.name!r} failed: {failure}", notes)
             if outcome is None:
                 continue
             notes += outcome.side_effects
+            ctx = replace(ctx, notes=ctx.notes + outcome.side_effects)
             if not outcome.allow:
-                return Verdict(ctx, outcome.error or f"the guard {_name(hook)!r} does not allow it", tuple(notes))
+                reason = outcome.error or f"the guard {entry.name!r} does not allow it"
+                log.info("hook_blocked", hook=entry.name, tool=ctx.tool_name, reason=reason)
+                return Verdict(ctx, reason, notes)
             if outcome.modified_args is not None:
                 ctx = replace(ctx, tool_args=outcome.modified_args)
-        return Verdict(ctx, None, tuple(notes))
+            if outcome.approval is not None:
+                asked.append(outcome.approval)
+        return Verdict(ctx, None, notes, merged(asked))
 
     async def after(self, ctx: HookContext) -> Verdict:
         """Lets the observers see, and rewrite, an observation. One that fails is passed over."""
-        return await self._observe("post", ctx)
-
-    async def started(self, ctx: HookContext) -> tuple[str, ...]:
-        """The context that SessionStart hooks add."""
-        texts = []
-        for hook in self._of("start"):
-            verdict = await self._observe("start", replace(ctx, tool_result=None), only=hook)
-            if verdict.ctx.tool_result:
-                texts.append(verdict.ctx.tool_result)
-        return tuple(texts)
-
-    async def _observe(self, event: str, ctx: HookContext, only: Hook | None = None) -> Verdict:
-        notes: list[str] = []
-        for hook in self._of(event) if only is None else [only]:
-            try:
-                outcome = await _run(hook, ctx)
-            except Exception as error:  # noqa: BLE001 - an observer that fails must not cost the result
-                log.warning("hook_failed", hook=_name(hook), error=str(error) or type(error).__name__)
-                continue
+        notes: tuple[str, ...] = ()
+        for entry in self.entries("post"):
+            outcome, _ = await _outcome(entry, ctx)
             if outcome is None:
                 continue
             notes += outcome.side_effects
+            ctx = replace(ctx, notes=ctx.notes + outcome.side_effects)
             if outcome.modified_result is not None:
                 ctx = replace(ctx, tool_result=outcome.modified_result)
-        return Verdict(ctx, None, tuple(notes))
+        return Verdict(ctx, None, notes)
 
-    def _of(self, event: str) -> list[Hook]:
-        return [hook for hook in self._hooks if hook.event == event]
+    async def started(self, ctx: HookContext) -> tuple[str, ...]:
+        """The context that SessionStart hooks add. One that fails is passed over."""
+        texts = []
+        for entry in self.entries("start"):
+            outcome, _ = await _outcome(entry, replace(ctx, tool_result=None))
+            if outcome is not None and outcome.modified_result:
+                texts.append(outcome.modified_result)
+        return tuple(texts)
 
 
-async def _run(hook: Hook, ctx: HookContext) -> HookResult | None:
-    if not hook.should_trigger(ctx):
-        return None
-    async with asyncio.timeout(HOOK_TIMEOUT):
-        return await hook.execute(ctx)
+def _entry(hook: Any, priority: float | None, origin: str) -> RegisteredHook:
+    """The hook, if it can be one. Its name and priority are read here, once: a run's order does not change."""
+    event = getattr(hook, "event", None)
+    if not isinstance(hook, Hook) or event not in get_args(HookEvent):
+        hint = f": give an object, {hook.__name__}(…), not the class" if isinstance(hook, type) else ""
+        raise UsageError(f"a hook is a PreToolUseHook, PostToolUseHook or SessionStartHook, not {hook!r}{hint}")
+    kind = type(hook).__name__
+    if not callable(hook.execute) or getattr(hook.execute, "__func__", None) is Hook.execute:
+        raise UsageError(f"the hook {kind} has no `async def execute(self, ctx)`")
+    if not callable(hook.should_trigger):
+        raise UsageError(f"the hook {kind}: should_trigger must be a method, not {hook.should_trigger!r}")
+    if not isinstance(hook.name, str):
+        raise UsageError(f"the hook {kind}: its name must be a text, not {hook.name!r}")
+    place = hook.priority if priority is None else priority
+    if isinstance(place, bool) or not isinstance(place, int | float) or math.isnan(place):
+        raise UsageError(f"the hook {kind}: its priority must be a number, not {place!r}")
+    return RegisteredHook(hook, hook.name.strip() or kind, hook.event, place, origin)
 
 
-def _name(hook: Hook) -> str:
-    return hook.name or type(hook).__name__
+async def _outcome(entry: RegisteredHook, ctx: HookContext) -> tuple[HookResult | None, str | None]:
+    """What a hook decided, or why it failed; failures and notes are logged. Raises nothing but our own cancellation
+    and the end of the process."""
+    try:
+        outcome = await run_hook(entry.hook, ctx, HOOK_TIMEOUT)
+    except HookFailure as failure:
+        log.warning("hook_failed", hook=entry.name, on=entry.event, tool=ctx.tool_name, error=str(failure))
+        return None, str(failure)
+    for note in outcome.side_effects if outcome is not None else ():
+        log.info("hook_note", hook=entry.name, on=entry.event, tool=ctx.tool_name, note=note)
+    return outcome, None
