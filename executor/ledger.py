@@ -5,29 +5,55 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from registry.budget import Budget
+from registry.context import caller
 from registry.llm import LLM, CallRecord, Prepared
 from registry.messages import Usage
+from registry.models import ModelRegistry
+
+from .job_time import JobTime
+from .reservations import Reservations, unpriced
 
 
 class Ledger:
     """A job's scope for its models: each try becomes a `turn` event and is added up by role and by model.
 
-    `append(channel, payload, step_id)` is the job's log. Nothing is reserved here: a job without a budget has nothing
-    to reserve from.
+    `append(channel, payload, step_id)` is the job's log. With a budget in money or tokens, what a call may cost at most
+    is reserved before it and settled after it; `models` are those of the job, `time` is its clock. Refusals, lowered
+    limits and the account at the end become `budget` events. Raises BudgetUnpricedError for a budget in money where a
+    model, a fallback too, has no price.
     """
 
-    def __init__(self, append: Callable[[str, Mapping[str, Any], str | None], None]) -> None:
+    def __init__(
+        self,
+        append: Callable[[str, Mapping[str, Any], str | None], None],
+        budget: Budget | None = None,
+        models: ModelRegistry | None = None,
+        time: JobTime | None = None,
+    ) -> None:
         self._append = append
+        self.budget, self._time = budget, time
+        self.reservations: Reservations | None = None
+        if budget is not None and budget.counts:
+            price = models.for_role("smart").price if models is not None else None
+            self.reservations = Reservations(budget, price, self._tell)
+        if budget is not None and budget.usd is not None and models is not None:
+            for name in models.names():
+                if models.get(name).price is None:
+                    raise unpriced(name, models.get(name).model_id)
         self.usage = Usage.zero()
         self.by_role: dict[str, Usage] = {}
         self.by_model: dict[str, Usage] = {}
 
     async def reserve(self, llm: LLM, prepared: Prepared) -> Prepared:
-        """Lets the call through as it is."""
-        return prepared
+        """Sets aside what the call may cost; waits for calls under way where it would not fit beside them. Raises
+        BudgetExceededError."""
+        return prepared if self.reservations is None else await self.reservations.reserve(llm, prepared)
 
     def released(self, prepared: Prepared) -> None:
-        """Nothing was set aside."""
+        """The call was not sent: what was set aside for it is free again."""
+        if self.reservations is not None:
+            self.reservations.release(prepared)
 
     async def record(self, record: CallRecord) -> None:
         """Adds one try: a call that failed before it could cost anything counts as no call."""
@@ -37,7 +63,25 @@ class Ledger:
         """Adds a try that was cancelled on its way: its cost is unknown."""
         self._add(record)
 
+    def answer_bytes(self, llm: LLM) -> int | None:
+        """The bytes that the request of the final answer may have; None: the budget sets no limit."""
+        return None if self.reservations is None else self.reservations.answer_bytes(llm)
+
+    def close(self) -> None:
+        """Writes the account down where there is a budget: the job is at its end."""
+        if self.budget is not None:
+            self._tell("end")
+
+    def _tell(self, reason: str, **details: Any) -> None:
+        who = caller()
+        figures = {} if self.reservations is None else self.reservations.to_json()
+        figures |= {} if self._time is None else self._time.to_json()
+        role = {} if reason == "end" else {"role": who.role}
+        self._append("budget", {"reason": reason, **role, **details, **figures}, who.step_id)
+
     def _add(self, record: CallRecord) -> None:
+        if self.reservations is not None:
+            self.reservations.settle(record.prepared, record.usage, record.error)
         usage = Usage.unknown() if record.usage is None else record.usage
         role = record.caller.role
         self.usage += usage
