@@ -6,11 +6,13 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from agent.structured import structured_llm_call
 from registry.clock import SYSTEM_CLOCK, Clock
 from registry.context import calling
+from registry.fallback import Told, with_fallback
 from registry.llm import LLM
 from registry.messages import Message
 from registry.models import ModelRegistry
@@ -47,32 +49,38 @@ class Verdict:
 
 
 class PlanAnalyzer:
-    """Judges results by one structured call to the smart model. `llm` is a model or a registry."""
+    """Judges results by one structured call to the smart model. `llm` is a model or a registry; while the smart model's
+    provider is out its fallbacks judge, and `on_fallback` hears of it."""
 
-    def __init__(self, llm: LLM | ModelRegistry, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.llm, self.clock = llm, clock
+    def __init__(
+        self, llm: LLM | ModelRegistry, *, clock: Clock = SYSTEM_CLOCK, on_fallback: Told | None = None
+    ) -> None:
+        self.llm, self.clock, self.on_fallback = llm, clock, on_fallback
 
     async def analyze(self, goal: str, result: Any) -> Verdict:
         """The verdict on a PlanResult. An analysis that can't be read is a verdict of its own: not achieved,
         confidence 0. Raises LLMError: a provider that fails has not judged anything."""
-        llm = model_for(self.llm, "smart")
         with calling(role="analyzer"):
-            plan = getattr(result, "plan", None)
-            report = step_report(result, self._limit(llm, len(results_of(result))), getattr(plan, "steps", ()))
-            messages = [
+            short = await shortened(goal, self.llm)
+            judge = partial(self._judge, short, result)
+            return await with_fallback(self.llm, model_for(self.llm, "smart"), judge, self.on_fallback)
+
+    async def _judge(self, goal: str, result: Any, llm: LLM) -> Verdict:
+        plan = getattr(result, "plan", None)
+        report = step_report(result, self._limit(llm, len(results_of(result))), getattr(plan, "steps", ()))
+        call = await structured_llm_call(
+            llm,
+            [
                 Message.system(prompt("analyze", date=today(self.clock))),
-                Message.user(prompt("analyze_input", goal=await shortened(goal, self.llm), steps=report)),
-            ]
-            call = await structured_llm_call(
-                llm,
-                messages,
-                verdict_schema(),
-                "judge_result",
-                parse_fn=read_verdict,
-                regex_fallback=verdict_in_text,
-                default_value=Verdict(False, 0.0, UNREADABLE),
-                validate=False,
-            )
+                Message.user(prompt("analyze_input", goal=goal, steps=report)),
+            ],
+            verdict_schema(),
+            "judge_result",
+            parse_fn=read_verdict,
+            regex_fallback=verdict_in_text,
+            default_value=Verdict(False, 0.0, UNREADABLE),
+            validate=False,
+        )
         verdict: Verdict = call.value
         return verdict
 

@@ -9,6 +9,7 @@ from typing import Any
 from agent.structured import StructuredOutputError, StructuredTruncatedError, structured_llm_call
 from registry.clock import SYSTEM_CLOCK, Clock
 from registry.context import calling
+from registry.fallback import Told, with_fallback
 from registry.llm import LLM
 from registry.messages import Message
 from registry.models import ModelRegistry
@@ -44,7 +45,7 @@ class DAGPlanner:
     `llm` is a model, or a registry, whose smart model plans and whose compacting one shortens long goals. `tools` are
     tools or their names. `models` are the hints to offer: a registry, a mapping of hint to purpose, or names; None
     takes them from the registry. `prompt_name` is "plan", or "plan_short" for small models. `max_task_chars` bounds a
-    step's task.
+    step's task. While the smart model's provider is out its fallbacks plan; `on_fallback` hears of it.
     """
 
     def __init__(
@@ -57,8 +58,9 @@ class DAGPlanner:
         prompt_name: str = "plan",
         max_task_chars: int = TASK_CHARS,
         clock: Clock = SYSTEM_CLOCK,
+        on_fallback: Told | None = None,
     ) -> None:
-        self.llm, self.max_steps = llm, max_steps
+        self.llm, self.max_steps, self.on_fallback = llm, max_steps, on_fallback
         self.prompt_name, self.max_task_chars, self.clock = prompt_name, max_task_chars, clock
         self._tools, self._tool_lines = tool_lines(tools)
         self._models, self._model_lines = model_lines(models, llm)
@@ -146,8 +148,11 @@ class DAGPlanner:
 
     async def _value(self, messages: list[Message], schema: Mapping[str, Any], name: str) -> Any:
         try:
-            call = await structured_llm_call(
-                model_for(self.llm, "smart"), messages, schema, name, validate=False, description="The plan."
+            call = await with_fallback(
+                self.llm,
+                model_for(self.llm, "smart"),
+                lambda llm: structured_llm_call(llm, messages, schema, name, validate=False, description="The plan."),
+                self.on_fallback,
             )
         except StructuredTruncatedError:
             raise

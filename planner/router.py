@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from agent.structured import structured_llm_call
 from registry.context import calling
+from registry.fallback import Told, with_fallback
 from registry.llm import LLM
 from registry.messages import Message
 from registry.models import ModelRegistry
@@ -36,22 +37,30 @@ class Route:
         return asdict(self)
 
 
-async def route(llm: LLM | ModelRegistry, goal: str, history: Context = ()) -> Route:
-    """Decides between one agent and a plan. An answer that can't be read means a plan, which is always right.
+async def route(
+    llm: LLM | ModelRegistry, goal: str, history: Context = (), *, on_fallback: Told | None = None
+) -> Route:
+    """Decides between one agent and a plan. An answer that can't be read means a plan, which is always right. While
+    the fast model's provider is out its fallbacks decide, and `on_fallback` hears of it.
 
     Raises LLMError.
     """
     said = conversation(history)[-HISTORY_CHARS:]
     told = prompt("route_input", goal=cut_middle(goal, GOAL_CHARS), context=framed(said))
     with calling(role="router"):
-        call = await structured_llm_call(
+        call = await with_fallback(
+            llm,
             model_for(llm, "fast"),
-            [Message.system(prompt("route")), Message.user(told)],
-            route_schema(),
-            "choose_mode",
-            parse_fn=read_route,
-            default_value=Route("dag"),
-            validate=False,
+            lambda model: structured_llm_call(
+                model,
+                [Message.system(prompt("route")), Message.user(told)],
+                route_schema(),
+                "choose_mode",
+                parse_fn=read_route,
+                default_value=Route("dag"),
+                validate=False,
+            ),
+            on_fallback,
         )
     found: Route = call.value
     return found

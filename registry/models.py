@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -179,8 +179,12 @@ class ModelRegistry:
 
     def scoped(self, scope: Scope) -> ModelRegistry:
         """The same models, their calls bound to a job's budget and ledger; clients and lessons are shared."""
+        return self.each(lambda llm: llm.scoped(scope))
+
+    def each(self, change: Callable[[LLM], LLM]) -> ModelRegistry:
+        """The same registry with `change(model)` in each model's place: metered ones, say."""
         twin = ModelRegistry()
-        twin._models = {name: llm.scoped(scope) for name, llm in self._models.items()}
+        twin._models = {name: change(llm) for name, llm in self._models.items()}
         twin._roles = {role: list(names) for role, names in self._roles.items()}
         twin._fallbacks = dict(self._fallbacks)
         twin.origin = dict(self.origin)
