@@ -28,8 +28,9 @@ def synthesis_within(llm: LLM, query: str, trace: str, room: int | None) -> list
     return messages if _size(llm, messages) <= room else None
 
 
-def trace_of(events: Iterable[Event], marker: str) -> str:
-    """What a single agent did, from the job's events: what it said, and what its tools returned."""
+def trace_of(events: Iterable[Event], marker: str | None = None) -> str:
+    """What a single agent did, from the job's events: what it said, and what its tools returned, delimited by the
+    marker for a model, plain for a reader."""
     lines = []
     for event in events:
         payload = event.payload
@@ -39,7 +40,8 @@ def trace_of(events: Iterable[Event], marker: str) -> str:
         elif event.channel == "call" and payload.get("status") == "end":
             name, found = payload["tool_name"], str(payload.get("observation") or "")
             mark = ", an error" if payload.get("is_error") else ""
-            lines.append(f"[result of {name}{mark}] {delimited(found, name, marker, RESULT_CHARS)}")
+            text = cut_middle(found, RESULT_CHARS) if marker is None else delimited(found, name, marker, RESULT_CHARS)
+            lines.append(f"[result of {name}{mark}] {text}")
     return "\n".join(lines)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from agent.interrupts import InterruptQueue
 from agent.react import ReActAgent
 from agent.services import Services
 from agent.state import AgentResult
-from agent.synthesis import stream_synthesis, synthesis_messages
+from agent.synthesis import format_trace, stream_synthesis
 from agent.trust import new_marker
 from planner.analyzer import PlanAnalyzer, Verdict
 from planner.checks import PlanError
@@ -28,14 +28,17 @@ from registry.artifacts import ArtifactStore, MemoryArtifacts
 from registry.call_cache import CallCache
 from registry.clock import SYSTEM_CLOCK, Clock
 from registry.context import calling
-from registry.errors import DagwrightError, LLMError, UsageError
+from registry.errors import BudgetExceededError, DagwrightError, LLMError, UsageError
+from registry.llm import LLM
 from registry.messages import Event, Message
 from registry.models import ModelRegistry
 from registry.tools import ToolRegistry
 
 from .answer import joined, plain_statement, work_of
+from .budget_end import USED_UP, synthesis_within, trace_of
 from .dag import DAGExecutor
 from .job_options import JobOptions
+from .job_time import JobTime
 from .job_types import Job, JobRequest, JobStatus
 from .ledger import Ledger
 from .log.memory import MemoryLog
@@ -49,6 +52,8 @@ STOPPED = "Skipped — stopped by the user"
 DOMAIN_RULE = (
     "This is a {domain} question: name the source of every fact, and say where a qualified person must be asked."
 )
+
+NOT_WRITTEN = "the budget did not allow to write up the answer: it is what the work came to"
 
 log = structlog.get_logger(__name__)
 
@@ -82,7 +87,9 @@ class JobRunner:
     ) -> None:
         self.request, self.tools, self.log = request, tools, log
         self.hooks, self.options, self.clock = hooks, options or JobOptions(), clock
-        self.ledger = Ledger(log.append)
+        budget = request.budget
+        self.time = JobTime(None if budget is None else budget.seconds, clock)
+        self.ledger = Ledger(log.append, budget, models, self.time)
         self.models = models.scoped(self.ledger)
         self.inbox = InterruptQueue()
         self.waits = JobWaits(self._tell_approval, self._parked, approve=approve, open_to_decisions=open_to_decisions)
@@ -135,6 +142,14 @@ class JobRunner:
             raise UsageError("no plan is running: there is no step to cancel")
         self._executor.cancel_step(step_id)
 
+    def clock_stops(self) -> None:
+        """The job waits for a human from here on: its time does not count. May be nested."""
+        self.time.stops()
+
+    def clock_goes(self) -> None:
+        """One such wait is over."""
+        self.time.goes()
+
     # The pipeline
 
     async def run(self) -> Job:
@@ -163,6 +178,12 @@ class JobRunner:
             return self._ended(ending)
 
     async def _work(self) -> _Ending:
+        try:
+            return await self.time.work(self._worked)
+        except BudgetExceededError as error:
+            return await self._out_of_budget(str(error))
+
+    async def _worked(self) -> _Ending:
         if self.mode == "auto":
             await self._route()
         if self.mode == "react":
@@ -194,12 +215,15 @@ class JobRunner:
             with calling(role="agent"):
                 result = await self._agent.run(query, history=history)
             self.iterations += result.iterations
+            if result.stop_reason == "budget_exceeded":
+                raise BudgetExceededError(result.error_message or "")
             answer = await self._react_answer(self._agent, query, result)
             if waiting := self.inbox.drain():
                 self.log.append("inject", {"type": "inject", "content": "\n\n".join(waiting)})
                 history, query = result.messages, "\n\n".join(waiting)
                 self.goal += "".join(f"\n\n{FOLLOW_UP}{text}" for text in waiting)
                 self.log.append("answer", {"status": "reset"})
+                self.time.close_reserve()
                 continue
             self._agent = None
             return self._react_ending(result, answer)
@@ -221,9 +245,11 @@ class JobRunner:
     async def _react_answer(self, agent: ReActAgent, query: str, result: AgentResult) -> str:
         if result.stop_reason != "final_answer" or self.request.answer_mode == "direct":
             return result.answer
-        self.log.append("phase", {"phase": "synthesizing"})
+        messages = self._answer_request(agent.llm, query, format_trace(result.messages))
+        if messages is None:
+            return result.answer
         text = ""
-        async with aclosing(agent.stream_answer(query, result)) as deltas:
+        async with aclosing(stream_synthesis(agent.llm, messages, result.answer, self._emit)) as deltas:
             async for delta in deltas:
                 text = "" if delta.reset else text + delta
                 if len(self.inbox):
@@ -239,8 +265,6 @@ class JobRunner:
             return _Ending("completed", answer)
         code = "unparsed" if result.unparsed else result.error or result.stop_reason
         cause = result.error_message or f"the agent ended with {code}"
-        if result.stop_reason == "budget_exceeded":
-            return _Ending("budget_exceeded", answer or plain_statement({}, cause), cause, code)
         found = result.unparsed or any(not record.is_error for record in result.tool_calls)
         status: JobStatus = "partial" if found and code not in FATAL else "failed"
         return _Ending(status, answer or plain_statement({}, f"Cause: {cause}."), cause, code)
@@ -258,15 +282,10 @@ class JobRunner:
                 return self._with_what_there_is("cancelled", "stopped", "The job was stopped.")
             result = await self._execute()
             used += 1
-            fatal = next((step for step in result.steps.values() if step.error_code in FATAL), None)
-            if fatal is not None:
-                return self._with_what_there_is("failed", fatal.error_code or "", fatal.error or "")
-            if self.stopping or result.status == "budget_exceeded":
-                status: JobStatus = "budget_exceeded" if result.status == "budget_exceeded" else "cancelled"
-                code = "budget_exceeded" if status == "budget_exceeded" else "stopped"
-                return self._with_what_there_is(status, code, "The job was stopped." if code == "stopped" else code)
+            if (over := self._over(result)) is not None:
+                return over
             verdict, failure = await self._judge(result)
-            if failure is not None:
+            if failure is not None and not len(self.inbox):
                 return self._with_what_there_is("partial", failure.code, f"the analysis failed: {failure}")
             move = after_round(
                 message_waits=bool(len(self.inbox)),
@@ -285,12 +304,27 @@ class JobRunner:
             if move == "replan_for_message":
                 used -= 1
                 self._hear()
+            if self.stopping:  # stopped while the result was judged
+                return self._with_what_there_is("cancelled", "stopped", "The job was stopped.")
             trouble = await self._change_plan(planner, verdict, heard=move == "replan_for_message")
-            while trouble is None and len(self.inbox) and not self.stopping:  # said while the plan was changed
+            while len(self.inbox) and not self.stopping:  # said while the plan was changed, or could not be
                 self._hear()
                 trouble = await self._change_plan(planner, verdict, heard=True)
             if trouble is not None:
                 return self._with_what_there_is("partial", trouble.code, f"no new plan could be made: {trouble}")
+
+    def _over(self, result: PlanResult) -> _Ending | None:
+        """The job's end where an execution brings it: nothing can go on, or it was stopped. Raises
+        BudgetExceededError where a step met the budget's end."""
+        by_code = {step.error_code: step for step in result.steps.values() if step.status == "failed"}
+        for code in FATAL:
+            if code in by_code:
+                return self._with_what_there_is("failed", code, by_code[code].error or "")
+        if result.status == "budget_exceeded":
+            raise BudgetExceededError(by_code["budget_exceeded"].error or "")
+        if self.stopping:
+            return self._with_what_there_is("cancelled", "stopped", "The job was stopped.")
+        return None
 
     async def _make_plan(self, planner: DAGPlanner) -> None:
         """The first plan; a message that comes meanwhile is planned for before anything runs."""
@@ -312,7 +346,7 @@ class JobRunner:
                 self.goal, self.plan, self.steps, verdict.reasoning, self.request.history, may_rest=heard
             )
         except (LLMError, PlanError) as error:
-            if error.code in FATAL:
+            if error.code in FATAL or isinstance(error, BudgetExceededError):
                 raise
             return error
         except DagwrightError as error:
@@ -368,7 +402,7 @@ class JobRunner:
             try:
                 verdict = await PlanAnalyzer(self.models, clock=self.clock).analyze(self.goal, result)
             except LLMError as error:
-                if error.code in FATAL:
+                if error.code in FATAL or isinstance(error, BudgetExceededError):
                     raise
                 return Verdict(False, 0.0, str(error), ""), error
         self.log.append("verdict", verdict.to_json())
@@ -381,14 +415,10 @@ class JobRunner:
         cause = None if verdict.achieved else verdict.reasoning
         fallback = verdict.final_answer or joined(self.plan, result.steps) or plain_statement(result.steps, cause)
         answer = fallback
-        if done:
-            self.log.append("phase", {"phase": "synthesizing"})
-            llm = self.models.for_role("smart")
-            room = ContextGuard().budget(llm) * 2
-            query = (
-                self.goal if verdict.achieved else f"{self.goal}\n\n(A reviewer says of the work: {verdict.reasoning})"
-            )
-            messages = synthesis_messages(query, work_of(self.plan, result.steps, room))
+        llm = self.models.for_role("smart")
+        query = self.goal if verdict.achieved else f"{self.goal}\n\n(A reviewer says of the work: {verdict.reasoning})"
+        messages = self._answer_request(llm, query, self._work_for(llm)) if done else None
+        if messages is not None:
             answer = ""
             async with aclosing(stream_synthesis(llm, messages, fallback, self._emit)) as deltas:
                 async for delta in deltas:
@@ -399,6 +429,7 @@ class JobRunner:
             self._say(answer)
         if len(self.inbox):
             self.log.append("answer", {"status": "reset"})
+            self.time.close_reserve()
             return None
         status = _status(result, verdict)
         if status == "completed":
@@ -406,6 +437,53 @@ class JobRunner:
         first = next((step for step in result.steps.values() if step.status == "failed"), None)
         error = (first.error if first is not None else None) or verdict.reasoning or "the goal was not reached"
         return _Ending(status, answer, error, (first.error_code if first else None) or "not_achieved")
+
+    # The answer, and a budget that is used up
+
+    def _work_for(self, llm: LLM) -> str:
+        """The steps' work as text, as much as the model's context holds."""
+        return "" if self.plan is None else work_of(self.plan, self.steps, ContextGuard().budget(llm) * 2)
+
+    def _answer_request(self, llm: LLM, query: str, work: str) -> list[Message] | None:
+        """What the synthesis is asked, cut to what the budget allows; None where it allows none. From here on the
+        answer has the time that is kept for it."""
+        messages = synthesis_within(llm, query, work, self.ledger.answer_bytes(llm))
+        if messages is None:
+            self.ledger.refuse_answer()
+            return None
+        self.log.append("phase", {"phase": "synthesizing"})
+        self.time.open_reserve()
+        return messages
+
+    async def _out_of_budget(self, cause: str) -> _Ending:
+        """The end of a job whose budget is used up: an answer written from what is kept for it, else what there is."""
+        plain = self._with_what_there_is("budget_exceeded", "budget_exceeded", cause)
+        llm = self.models.for_role("smart")
+        if self.mode == "react":
+            work = trace_of(self.log.events, self.services.marker)
+            if found := trace_of(self.log.events):
+                plain = replace(plain, answer=f"{plain.answer}\n\n{found}")
+        else:
+            work = self._work_for(llm) if any(step.output.strip() for step in self.steps.values()) else ""
+        if self.stopping or not work:
+            return plain
+        messages = self._answer_request(llm, f"{self.goal}\n\n{USED_UP}", work)
+        if messages is None:
+            return plain
+        try:
+            answer = await self.time.answer(lambda: self._streamed(llm, messages, plain.answer))
+        except BudgetExceededError:  # out of time
+            self._emit("answer", status="reset")
+            self._say(plain.answer)
+            return plain
+        return replace(plain, answer=answer if answer.strip() else plain.answer)
+
+    async def _streamed(self, llm: LLM, messages: Sequence[Message], fallback: str) -> str:
+        answer = ""
+        async with aclosing(stream_synthesis(llm, messages, fallback, self._emit)) as deltas:
+            async for delta in deltas:
+                answer = "" if delta.reset else answer + delta
+        return answer
 
     # Small parts
 
@@ -425,12 +503,14 @@ class JobRunner:
         self.log.append("approval", payload, step_id)
 
     def _parked(self, step_id: str | None) -> AbstractAsyncContextManager[None]:
-        """A step that waits gives up its slot and its clock stands; a single agent has neither."""
+        """A step that waits gives up its slot and its clock stands, a single agent's job stands as a whole."""
         if self._executor is None or step_id is None:
-            return nullcontext()
+            return self.time.parked()
         return self._executor.parked(step_id)
 
     def _pass_on(self, event: Event) -> None:
+        if event.channel == "step_progress" and event.step_id is not None:
+            self.time.step(event.step_id, event.payload["status"])
         self.log.append(event.channel, event.payload, event.step_id)
 
     def _emit(self, channel: str, **payload: Any) -> None:
@@ -465,6 +545,11 @@ class JobRunner:
             self.log.append("plan", self.plan.to_json())
 
     def _ended(self, ending: _Ending) -> Job:
+        if self.ledger.answer_refused and ending.status == "completed":
+            ending = replace(ending, status="budget_exceeded", error=NOT_WRITTEN, error_code="budget_exceeded")
+        if (late := self.inbox.drain()) and ending.status != "completed":
+            ending = replace(ending, error=f"{ending.error}; messages that came too late: {'; '.join(late)}")
+        self.ledger.close()
         job = self.job = Job(
             self.log.job_id,
             ending.status,

@@ -11,8 +11,8 @@ from agent.hooks import Hook, HookRegistry
 from agent.waits import PendingCall
 from planner.plan import Plan
 from registry.artifacts import ArtifactStore
+from registry.budget import Budget
 from registry.clock import SYSTEM_CLOCK, Clock
-from registry.errors import NotBuiltError
 from registry.messages import Event, Message
 from registry.models import as_registry
 from registry.tools import ToolRegistry
@@ -139,7 +139,10 @@ async def run_job(
     decide. `history` is an earlier conversation. `on_event` sees each public event as it happens. `approve` is asked
     about calls that need a human's approval (without it they are rejected at once); `artifacts` makes the place, by the
     job's id, where tools' artifacts are kept (without it: memory). Raises UsageError for wrong arguments and
-    CancelledError when cancelled; whatever else happens stands in the Job. `budget` is not built yet and refused.
+    CancelledError when cancelled; whatever else happens stands in the Job. `budget` is what the job
+    may cost at most: a Budget, a mapping with usd, tokens and seconds, a number (USD) or a text like "0.50usd"; a job
+    that reaches it ends as budget_exceeded with what it has. Raises BudgetUnpricedError, before anything is called, for
+    a budget in money where a model has no price.
     """
     given = (goal, models, tools, mode, history, budget, on_event, answer_mode, hooks, options, metadata)
     return await _runner(*given, approve, False, artifacts, clock).run()
@@ -162,14 +165,11 @@ def _runner(
     artifacts: Callable[[str], ArtifactStore] | None,
     clock: Clock,
 ) -> JobRunner:
-    if budget is not None:
-        raise NotBuiltError(
-            "budgets are not built yet: a job can't be held to one, so it is refused rather than started without it"
-        )
+    limit = None if budget is None else Budget.of(budget)
     plan = goal if isinstance(goal, Plan) else None
     text = goal.goal or "Carry out the plan." if isinstance(goal, Plan) else goal
     job_id = f"job_{uuid.uuid4().hex[:24]}"
-    request = JobRequest(text, plan, mode, tuple(history), answer_mode, metadata or {})
+    request = JobRequest(text, plan, mode, tuple(history), answer_mode, metadata or {}, limit)
     return JobRunner(
         request,
         as_registry(models),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from registry.clock import Clock
@@ -59,6 +60,15 @@ class JobTime:
         if not self._stands:
             self._since = self._clock.monotonic()
             self._resume()
+
+    @asynccontextmanager
+    async def parked(self) -> AsyncIterator[None]:
+        """Within the block the job waits for a human."""
+        self.stops()
+        try:
+            yield
+        finally:
+            self.goes()
 
     def step(self, step_id: str, status: str) -> None:
         """A step's status: the clock stands while some step waits for a human and none runs."""

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any, Literal, get_args
 
 from planner.plan import Plan
+from registry.budget import Budget
 from registry.errors import UsageError
 from registry.messages import Message, Usage
 
@@ -31,6 +32,7 @@ class JobRequest:
     history: tuple[Message, ...] = ()
     answer_mode: AnswerMode = "synthesis"
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    budget: Budget | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):

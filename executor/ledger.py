@@ -67,6 +67,17 @@ class Ledger:
         """The bytes that the request of the final answer may have; None: the budget sets no limit."""
         return None if self.reservations is None else self.reservations.answer_bytes(llm)
 
+    @property
+    def answer_refused(self) -> bool:
+        """Whether the budget did not allow a call for the final answer."""
+        return self.reservations is not None and self.reservations.answer_refused
+
+    def refuse_answer(self) -> None:
+        """The final answer does not fit into the budget, however short: it is not asked for."""
+        if self.reservations is not None:
+            self.reservations.answer_refused = True
+            self._tell("refused", final=True)
+
     def close(self) -> None:
         """Writes the account down where there is a budget: the job is at its end."""
         if self.budget is not None:

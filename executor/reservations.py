@@ -76,6 +76,7 @@ class Reservations:
 
     def __init__(self, budget: Budget, answer_price: Price | None, tell: Callable[..., None]) -> None:
         self.account = Account(budget, answer_reserve(budget, answer_price))
+        self.answer_refused = False
         self._tell = tell
         self._open: set[Reservation] = set()
         self._queue: deque[asyncio.Event] = deque()
@@ -173,7 +174,7 @@ class Reservations:
             raise self._refusal(call)
 
     async def _in_turn(self, call: _Call) -> Prepared:
-        """Waits until the call is the first in the queue and fits. A cancelled one leaves the queue and holds nothing."""
+        """Waits until the call is the first in the queue and fits. A cancelled one leaves the queue, holding nothing."""
         turn = asyncio.Event()
         self._queue.append(turn)
         try:
@@ -236,6 +237,7 @@ class Reservations:
         return replace(prepared, reservation=held)
 
     def _refusal(self, call: _Call) -> BudgetExceededError:
+        self.answer_refused |= call.final
         amount = call.bound.amount(call.least)
         self._tell("refused", model=call.llm.name, bound_usd=money(amount.usd), bound_tokens=amount.tokens)
         left = self.account.room(final=call.final, held=NOTHING)
@@ -252,8 +254,8 @@ class Reservations:
 def unpriced(name: str, model_id: str) -> BudgetUnpricedError:
     """The error for a model without a price under a budget in money."""
     return BudgetUnpricedError(
-        f"a budget in USD can't be kept: the price of model {name!r} ({model_id}) is unknown. Set it in models.toml, in "
-        f"USD per million tokens ([models.{name}] price = {{ input = 0.15, output = 0.60 }}; zeros for a model that "
+        f"a budget in USD can't be kept: the price of model {name!r} ({model_id}) is unknown. Set it in models.toml, "
+        f"in USD per million tokens ([models.{name}] price = {{ input = 0.15, output = 0.60 }}; zeros for a model that "
         "costs nothing), or give a budget in tokens"
     )
 

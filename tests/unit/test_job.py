@@ -12,7 +12,7 @@ from executor import JobOptions, RunOptions, run_job, start_job
 from executor.rounds import after_round
 from planner import Plan, PlanStep
 from registry import ModelRegistry, Price
-from registry.errors import AuthError, BadRequestError, NotBuiltError, OverloadedError, UsageError
+from registry.errors import AuthError, BadRequestError, OverloadedError, UsageError
 from registry.llm import ChatRequest
 from registry.messages import ToolCall
 from registry.testing import FakeClock, ScriptedLLM
@@ -335,8 +335,8 @@ async def test_costs_are_summed_and_unknown_is_not_zero():
 
 async def test_wrong_use_is_refused_clearly():
     llm = models(Brain())
-    with pytest.raises(NotBuiltError, match="budget"):
-        await run_job("goal", llm, budget={"usd": 1})
+    with pytest.raises(UsageError, match="a budget has no 'euro'"):
+        await run_job("goal", llm, budget={"euro": 1})
     with pytest.raises(UsageError, match="mode"):
         await run_job("goal", llm, mode="fast")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="empty"):
