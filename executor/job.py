@@ -321,7 +321,8 @@ class JobRunner:
             if code in by_code:
                 return self._with_what_there_is("failed", code, by_code[code].error or "")
         if result.status == "budget_exceeded":
-            raise BudgetExceededError(by_code["budget_exceeded"].error or "")
+            hit = by_code.get("budget_exceeded")  # None: it was cancelled meanwhile
+            raise BudgetExceededError((hit and hit.error) or "")
         if self.stopping:
             return self._with_what_there_is("cancelled", "stopped", "The job was stopped.")
         return None

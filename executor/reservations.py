@@ -174,7 +174,7 @@ class Reservations:
             raise self._refusal(call)
 
     async def _in_turn(self, call: _Call) -> Prepared:
-        """Waits until the call is the first in the queue and fits. A cancelled one leaves the queue, holding nothing."""
+        """Waits until the call is the first in the queue and fits. Cancelled, it leaves the queue and holds nothing."""
         turn = asyncio.Event()
         self._queue.append(turn)
         try:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .adapters.anthropic_messages import AnthropicLLM
     from .adapters.openai_chat import OpenAIChatLLM
     from .adapters.openai_responses import OpenAIResponsesLLM
+    from .budget import Budget
     from .llm import LLM, Abilities
     from .messages import Event, LLMResult, Message, StreamChunk, ToolCall, Usage
     from .models import ModelRegistry, as_registry
@@ -20,6 +21,7 @@ __all__ = [
     "LLM",
     "Abilities",
     "AnthropicLLM",
+    "Budget",
     "Event",
     "LLMResult",
     "Message",
@@ -41,6 +43,7 @@ _HOMES = {
     "adapters.anthropic_messages": ("AnthropicLLM",),
     "adapters.openai_chat": ("OpenAIChatLLM",),
     "adapters.openai_responses": ("OpenAIResponsesLLM",),
+    "budget": ("Budget",),
     "llm": ("LLM", "Abilities"),
     "messages": ("Event", "LLMResult", "Message", "StreamChunk", "ToolCall", "Usage"),
     "models": ("ModelRegistry", "as_registry"),
