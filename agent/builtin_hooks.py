@@ -143,7 +143,7 @@ class TruncateHook(PostToolUseHook):
 
 class AuditLogHook(PostToolUseHook):
     """One structured log line (`tool_call`, level info) for each call that ran: when, job, step, tool, arguments (cut,
-    without what looks like a key), outcome, duration in seconds, the hooks' notes. With `file` the same is appended
+    without secrets), outcome, duration in seconds, the hooks' notes. With `file` the same is appended
     there as a JSON line. Calls that a guard blocks are logged by the chain itself, as `hook_blocked`.
     """
 
@@ -165,9 +165,9 @@ class AuditLogHook(PostToolUseHook):
 
     @staticmethod
     def _line(ctx: HookContext) -> dict[str, Any]:
-        from registry.adapters.failures import redacted
+        from registry.redaction import redact, redact_fields
 
-        arguments = redacted(clean(json.dumps(ctx.tool_args, ensure_ascii=False, default=str)))
+        arguments = clean(json.dumps(redact_fields(ctx.tool_args), ensure_ascii=False, default=str))
         return {
             "job_id": ctx.metadata.get("job_id"),
             "step_id": ctx.metadata.get("step_id"),
@@ -176,7 +176,7 @@ class AuditLogHook(PostToolUseHook):
             "outcome": "error" if ctx.is_error else "ok",
             "duration": None if ctx.duration is None else round(ctx.duration, 3),
             "observation_chars": len(ctx.tool_result or ""),
-            "notes": [redacted(note) for note in ctx.notes],
+            "notes": [redact(note) for note in ctx.notes],
         }
 
 

@@ -12,13 +12,15 @@ from registry.errors import NotBuiltError
 from registry.models import ModelRegistry
 from registry.tools import ToolRegistry
 
+from .hooks_config import HookEntry
 from .options import RunOptions
 
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
     """How a job is run. `max_replan_rounds` counts executions, the first included; `replan_stop_confidence` is 0 to 1.
-    `plan_prompt` names the planner's prompt (plan, plan_short), `max_task_chars` bounds a planned step's task."""
+    `plan_prompt` names the planner's prompt (plan, plan_short), `max_task_chars` bounds a planned step's task.
+    `hooks` are declared ones, for whoever starts jobs to build anew for each: see `executor.hooks_config`."""
 
     run: RunOptions = field(default_factory=RunOptions)
     max_replan_rounds: int = 3
@@ -28,6 +30,7 @@ class JobOptions:
     plan_prompt: str = "plan"
     max_task_chars: int = TASK_CHARS
     analyze: bool = True
+    hooks: tuple[HookEntry, ...] = ()
 
     @classmethod
     def from_settings(cls, settings: Any) -> JobOptions:
@@ -55,6 +58,7 @@ class JobOptions:
             settings.replan_stop_confidence,
             settings.router,
             settings.max_steps,
+            hooks=tuple(settings.hooks),
         )
 
     def planner(self, models: ModelRegistry, tools: ToolRegistry, clock: Clock = SYSTEM_CLOCK) -> DAGPlanner:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from registry.errors import ConfigError
 from registry.toml_file import FOLDER, find_file, nearest, read_toml, shown
 
+from .hooks_config import read_hooks
+
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
@@ -148,6 +150,8 @@ def _from_file(path: Path | None, model: type[Settings]) -> dict[str, _Value]:
     for key in table:
         if key not in model.model_fields:
             raise ConfigError(f"{path}: unknown key {key!r}: {nearest(key, model.model_fields)}")
+    if "hooks" in table:
+        table["hooks"] = read_hooks(path, table["hooks"])
     return {key: _Value(value, str(path), f"{path}: {key} = {shown(value)}") for key, value in table.items()}
 
 

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from .hooks_config import HookEntry
+
 
 def _split(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
@@ -31,7 +33,16 @@ def _upper(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
 
 
+def _hook_entry(value: Any) -> HookEntry:
+    if not isinstance(value, HookEntry):
+        raise ValueError("must be a [[hooks]] table")
+    return value
+
+
 HostAndPort = Annotated[str, AfterValidator(_host_and_port), Field(json_schema_extra={"right": "host:port"})]
+DeclaredHook = Annotated[
+    Any, AfterValidator(_hook_entry), Field(json_schema_extra={"right": "[[hooks]] tables in dagwright.toml"})
+]
 Count = Annotated[int, Field(ge=1), BeforeValidator(_no_truth)]
 Whole = Annotated[int, Field(ge=0), BeforeValidator(_no_truth)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -94,6 +105,8 @@ class Settings(BaseSettings):
     """Where jobs, keys and downloaded files are kept."""
     database_url: SecretStr | None = None
     """The PostgreSQL database of the service."""
+    hooks: tuple[DeclaredHook, ...] = ()
+    """What runs around every tool call: `[[hooks]]` tables of the file, read by `executor.hooks_config`."""
     log_level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(_upper)] = "INFO"
     """What is logged."""
 
