@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from registry import redaction
 from tests.fakes import ProviderFake, brain
 
 
@@ -14,3 +15,9 @@ async def provider_fake() -> AsyncIterator[ProviderFake]:
     """A provider on loopback that keeps the rules; it answers whole jobs unless the test gives it another script."""
     async with ProviderFake(brain) as fake:
         yield fake
+
+
+@pytest.fixture(autouse=True)
+def _secrets_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process never forgets a key it was given; the next test must not stumble over this one's."""
+    monkeypatch.setattr(redaction, "_known", redaction._Known())

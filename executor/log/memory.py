@@ -11,6 +11,7 @@ import structlog
 from agent.events import INTERNAL_CHANNELS
 from registry.clock import SYSTEM_CLOCK, Clock
 from registry.messages import Event
+from registry.redaction import StreamRedactor, redact_data
 
 log = structlog.get_logger(__name__)
 
@@ -21,8 +22,9 @@ MERGE_SECONDS = 0.05
 class MemoryLog:
     """The events of one job, numbered from 1 without a gap.
 
-    `append` is the one way in. Answer deltas are merged; everything else first writes what is still held back, so that
-    the order stands. Readers hold a position, not a queue: a slow one costs nothing.
+    `append` is the one way in, and nothing gets past it with a secret. Answer deltas are merged; everything else first
+    writes what is still to be merged, so that the order stands; only the end of an answer that may be the beginning of
+    a secret is kept until its next piece. Readers hold a position, not a queue: a slow one costs nothing.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class MemoryLog:
         self._events: list[Event] = []
         self._held: list[str] = []
         self._held_step: str | None = None
+        self._answers: dict[str | None, StreamRedactor] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
 
@@ -45,11 +48,15 @@ class MemoryLog:
         """Adds an event, or holds an answer delta back for at most 50 ms to merge it with the next ones."""
         if self.closed:
             return
-        if channel == "answer" and payload.get("status") == "delta":
-            self._delta(str(payload["content"]), step_id)
-            return
+        if channel == "answer":
+            if payload.get("status") == "delta":
+                self._piece(str(payload["content"]), step_id)
+                return
+            self._end_answer(step_id, void=payload.get("status") == "reset")
+        elif channel == "done":
+            self._end_answers()
         self.flush()
-        self._write(channel, payload, step_id)
+        self._write(channel, redact_data(payload), step_id)
 
     def flush(self) -> None:
         """Writes what is held back."""
@@ -62,6 +69,7 @@ class MemoryLog:
 
     def close(self) -> None:
         """Nothing comes any more; readers end after the last event."""
+        self._end_answers()
         self.flush()
         self.closed = True
         self._wake.set()
@@ -78,6 +86,25 @@ class MemoryLog:
             if self.closed:
                 return
             await self._wake.wait()
+
+    def _piece(self, text: str, step_id: str | None) -> None:
+        answer = self._answers.get(step_id)
+        if answer is None:
+            answer = self._answers[step_id] = StreamRedactor()
+        shown = answer.feed(text)
+        if shown or not text:  # all of it may be kept back
+            self._delta(shown, step_id)
+
+    def _end_answers(self) -> None:
+        for step_id in tuple(self._answers):
+            self._end_answer(step_id)
+
+    def _end_answer(self, step_id: str | None, *, void: bool = False) -> None:
+        """No piece follows: what was kept of the answer is decided. Of a void one nobody needs it."""
+        answer = self._answers.pop(step_id, None)
+        rest = "" if answer is None or void else answer.end()
+        if rest:
+            self._delta(rest, step_id)
 
     def _delta(self, text: str, step_id: str | None) -> None:
         if self._held and step_id != self._held_step:
