@@ -157,7 +157,7 @@ class ToolRunner:
             if verdict.blocked is not None:
                 raise _Rejected(f"The call was blocked: {verdict.blocked}", key)
             arguments = self._rewritten(tool, arguments, verdict.ctx.tool_args, key)
-            asked.append(getattr(verdict, "approval", None))
+            asked.append(verdict.approval)
         if tool.requires_approval:
             asked.append(ApprovalRequest("this tool is only called with a human's approval"))
         if tool.requires_trusted_input and place.taint:
@@ -189,11 +189,12 @@ class ToolRunner:
         )
         outcome, known = await self._outcome(tool, arguments, key, effect, meter)
         text, is_error = outcome.text, outcome.is_error
-        artifact = None if outcome.artifact is None else await self._kept(outcome.artifact)
-        if artifact is not None:
-            text = artifact.line
+        artifact = None
+        if outcome.artifact is not None:
+            artifact, text = await self._kept(outcome.artifact)
         if len(self.hooks):
-            observed = await self.hooks.after(self._ctx(tool, arguments, text, is_error))
+            duration = self.clock.monotonic() - started
+            observed = await self.hooks.after(self._ctx(tool, arguments, text, is_error, duration))
             text = observed.ctx.tool_result if observed.ctx.tool_result is not None else text
         limit = max(tool.max_result_chars, MAX_OBSERVATION_CHARS)
         text = cut_middle(clean(text), limit)
@@ -232,15 +233,16 @@ class ToolRunner:
             return await self.services.cache.answer(key, ran)
         return await ran(), False
 
-    async def _kept(self, artifact: Artifact) -> Artifact:
-        """The artifact under the name it is kept by. One that can't be kept is still told of."""
+    async def _kept(self, artifact: Artifact) -> tuple[Artifact | None, str]:
+        """The artifact under the name it is kept by, and the line that the model sees of it."""
         if self.services.artifacts is None:
-            return artifact
+            return artifact, artifact.line
         try:
-            return await self.services.artifacts.put(artifact)
+            kept = await self.services.artifacts.put(artifact)
         except OSError as error:
             log.warning("artifact_lost", name=artifact.name, error=str(error))
-            return artifact
+            return None, f"{artifact.line} But it could not be kept: {error.strerror or error}"
+        return kept, kept.line
 
     def _tell_rejected(self, call: ToolCall, arguments: Mapping[str, Any], text: str, iteration: int) -> None:
         args = dict(arguments)
@@ -264,12 +266,25 @@ class ToolRunner:
         )
 
     def _ctx(
-        self, tool: Tool, arguments: Mapping[str, Any], result: str | None = None, is_error: bool = False
+        self,
+        tool: Tool,
+        arguments: Mapping[str, Any],
+        result: str | None = None,
+        is_error: bool = False,
+        duration: float | None = None,
     ) -> HookContext:
         who = caller()
         metadata = {**self.metadata, "job_id": who.job_id, "step_id": who.step_id}
         return HookContext(
-            tool.name, arguments, metadata.get("agent_id"), metadata.get("user_id"), metadata, result, is_error
+            tool.name,
+            arguments,
+            metadata.get("agent_id"),
+            metadata.get("user_id"),
+            metadata,
+            result,
+            is_error,
+            tool,
+            duration=duration,
         )
 
 

@@ -113,6 +113,7 @@ def _turn(record: CallRecord) -> dict[str, Any]:
     return {
         "role": record.caller.role,
         "step_attempt": record.caller.attempt,
+        "call_id": record.caller.call_id,
         "model": record.model_name,
         "model_id": record.model_id,
         "attempt": record.attempt,
