@@ -362,7 +362,9 @@ class LLM(ABC):
         try:
             async with self.gate.enter(self, prepared) as admission:
                 going.sent = True
-                result = self._settled(self.parse(await self.send(prepared), prepared), prepared)
+                reply = await self.send(prepared)
+                going.answered = True
+                result = self._settled(self.parse(reply, prepared), prepared)
                 admission.used(result.usage)
         except LLMError as error:
             await going.failed(error)
@@ -382,6 +384,7 @@ class LLM(ABC):
                 going.sent = True
                 async with aclosing(self.open_stream(prepared)) as chunks:
                     async for chunk in chunks:
+                        going.answered = True
                         if chunk.result is None:
                             yield chunk
                         else:
@@ -406,13 +409,16 @@ class LLM(ABC):
 
     def _settled(self, result: LLMResult, prepared: Prepared) -> LLMResult:
         """Adds the cost, and calls a reply cut that reached the output limit exactly, whatever the server says."""
-        usage, finish = result.usage, result.finish_reason
-        if usage is not None and usage.cost is None and self.price is not None:
-            usage = replace(usage, cost=self.price.cost(usage), unpriced_calls=0)
+        usage, finish = self._priced(result.usage), result.finish_reason
         bound = prepared.output_bound
         if usage is not None and bound and usage.output_tokens >= bound and finish in ("stop", "tool_calls"):
             finish = "length"
         return replace(result, usage=usage, finish_reason=finish)
+
+    def _priced(self, usage: Usage | None) -> Usage | None:
+        if usage is None or usage.cost is not None or self.price is None:
+            return usage
+        return replace(usage, cost=self.price.cost(usage), unpriced_calls=0)
 
     def _next_try(
         self, error: LLMError, request: ChatRequest, attempt: int, learned: int, deadline: float
@@ -432,10 +438,11 @@ class LLM(ABC):
 class _Attempt:
     """One try of a call, from its reservation to its record: exactly one of `ended`, `failed`, `given_up` is called."""
 
-    __slots__ = ("clock0", "llm", "number", "prepared", "sent", "started")
+    __slots__ = ("answered", "clock0", "llm", "number", "prepared", "sent", "started")
 
     def __init__(self, llm: LLM, prepared: Prepared, number: int) -> None:
-        self.llm, self.prepared, self.number, self.sent = llm, prepared, number, False
+        self.llm, self.prepared, self.number = llm, prepared, number
+        self.sent = self.answered = False
         self.started, self.clock0 = llm.clock.time(), llm.clock.monotonic()
 
     async def ended(self, result: LLMResult) -> None:
@@ -458,7 +465,8 @@ class _Attempt:
             self.llm.scope.released(self.prepared)
 
     def _note(self, result: LLMResult | None, error: LLMError | None) -> CallRecord:
-        llm, usage = self.llm, result.usage if result is not None else _failed_usage(error)
+        llm = self.llm
+        usage = result.usage if result is not None else llm._priced(_failed_usage(error, answered=self.answered))
         elapsed = llm.clock.monotonic() - self.clock0
         return CallRecord(
             caller(), llm.name, llm.model_id, self.prepared.request, result, error, usage,
@@ -470,13 +478,14 @@ MAX_LESSONS = 4
 """Refused parameters a call may drop or rename before the refusal stands."""
 
 
-def _failed_usage(error: LLMError | None) -> Usage | None:
-    """What a failed try cost: what the provider said; unknown where it may have worked unseen; else nothing."""
+def _failed_usage(error: LLMError | None, *, answered: bool) -> Usage | None:
+    """What a failed try cost: what the provider said; unknown where it may have worked unseen, or had begun to answer;
+    else nothing."""
     if error is not None and error.usage is not None:
         usage: Usage = error.usage
         return usage
     unknown = (LLMConnectionError, LLMTimeoutError, AbandonedError)
-    return None if isinstance(error, unknown) else Usage.zero()
+    return None if answered or isinstance(error, unknown) else Usage.zero()
 
 
 def _usable(result: LLMResult) -> LLMResult:

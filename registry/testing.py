@@ -59,8 +59,17 @@ class ScriptedLLM(LLM):
         self._call_ids: list[int] = []
 
     def prepare(self, request: ChatRequest) -> Prepared:
-        """Nothing to serialise; the bound is the limit that was asked for."""
-        return Prepared(request, b"", request.max_tokens)
+        """The body is what the request says, as JSON; the output bound is the limit that was asked for."""
+        messages = b",".join(map(_wire, request.messages))
+        asked = {
+            "model": self.model_id,
+            "max_tokens": request.max_tokens,
+            "tools": [[tool.name, tool.description, tool.parameters] for tool in request.tools],
+            "tool_choice": request.tool_choice,
+            "response_format": request.response_format,
+        }
+        rest = json.dumps({key: value for key, value in asked.items() if value}, default=str).encode()
+        return Prepared(request, b'{"messages":[' + messages + b"]," + rest[1:], request.max_tokens)
 
     async def send(self, prepared: Prepared) -> Any:
         """The next reply of the script; an exception in it is raised."""
@@ -110,6 +119,15 @@ class ScriptedLLM(LLM):
             yield StreamChunk(text[start : start + self._chunk_size])
             await asyncio.sleep(0)
         yield StreamChunk(result=result)
+
+
+def _wire(message: Message) -> bytes:
+    """A message's JSON; memoised on the message."""
+    known = message.wire.get("scripted")
+    if known is None:
+        text = json.dumps(message.to_json(), ensure_ascii=False, default=str)
+        known = message.wire["scripted"] = text.encode("utf-8", "replace")
+    return bytes(known)
 
 
 class FakeClock:
