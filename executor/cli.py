@@ -187,7 +187,8 @@ def _run_parser(commands: Any, parents: list[_Parser]) -> None:
     run.add_argument("--max-replan-rounds", metavar="N", help="executions, the first included")
     run.add_argument("--step-timeout", metavar="SECONDS", help="how long a step may run, all its attempts together")
     run.add_argument("--plain", action="store_true", help="plain lines of progress also on a terminal")
-    run.add_argument("--budget", metavar="AMOUNT", help="not built yet: refused")
+    run.add_argument("--budget", metavar="AMOUNT",
+                     help="what the job may cost at most: 0.50usd, 20k tokens, 10m, or several joined by commas")  # fmt: skip
 
 
 if __name__ == "__main__":

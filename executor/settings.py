@@ -195,6 +195,8 @@ def _right(schema: Mapping[str, Any]) -> str:
     """What a value must be, in words, from its JSON Schema."""
     if "anyOf" in schema:
         return _right(next(part for part in schema["anyOf"] if part.get("type") != "null"))
+    if "right" in schema:
+        return str(schema["right"])
     if "enum" in schema:
         return f"one of {', '.join(schema['enum'])}"
     if schema.get("type") == "array":

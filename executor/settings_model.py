@@ -9,6 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from registry.budget import RIGHT, Budget
+from registry.errors import UsageError
+
 from .hooks_config import HookEntry
 
 
@@ -39,6 +42,14 @@ def _hook_entry(value: Any) -> HookEntry:
     return value
 
 
+def _budget(value: Any) -> Any:
+    try:
+        return str(Budget.of(value))
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+
+
+BudgetText = Annotated[str, BeforeValidator(_budget), Field(json_schema_extra={"right": RIGHT})]
 HostAndPort = Annotated[str, AfterValidator(_host_and_port), Field(json_schema_extra={"right": "host:port"})]
 DeclaredHook = Annotated[
     Any, AfterValidator(_hook_entry), Field(json_schema_extra={"right": "[[hooks]] tables in dagwright.toml"})
@@ -87,6 +98,8 @@ class Settings(BaseSettings):
     """How a job's answer is made: written up from the results, or the loop's own last turn."""
     router: bool = True
     """Mode auto asks a model whether a goal needs a plan."""
+    budget: BudgetText | None = None
+    """What a job may cost at most, such as 0.50usd, 20k tokens, 10m; several joined by commas."""
     llm_tries: Count = 6
     """Tries of one model call."""
     llm_wait_cap: Seconds = 60.0

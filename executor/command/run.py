@@ -16,7 +16,7 @@ from executor.job_types import Job
 from planner.checks import PlanError
 from planner.parse import parse_plan
 from planner.plan import Plan
-from registry.errors import NotBuiltError, UsageError
+from registry.errors import UsageError
 
 from .keyboard import Keyboard, no_signal, on_signal
 from .live import LiveView, can_be_live
@@ -43,8 +43,6 @@ class PlanFileError(UsageError):
 
 async def run(options: argparse.Namespace) -> int:
     """Runs the job, shows it, prints the answer; the exit code tells how it ended."""
-    if options.budget is not None:
-        raise NotBuiltError("--budget is not built yet: the job is refused rather than started without its budget")
     if (options.goal is None) == (options.plan is None):
         raise UsageError("give a goal, or a plan with --plan FILE, and not both")
     if options.goal is not None and not options.goal.strip():
@@ -58,6 +56,7 @@ async def run(options: argparse.Namespace) -> int:
                 setup.models,
                 tools=setup.tools,
                 mode=options.mode or setup.mode,
+                budget=setup.settings.budget,
                 on_event=view.on_event,
                 answer_mode=setup.settings.answer_mode,
                 options=setup.options,

@@ -30,6 +30,7 @@ GIVEN = (
     "max_iterations",
     "max_replan_rounds",
     "step_timeout",
+    "budget",
     "answer_mode",
     "max_steps",
     "workspace",

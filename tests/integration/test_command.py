@@ -237,7 +237,8 @@ async def test_a_part_of_the_work_is_partial(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("run", GOAL, "--budget", "1.00"), "--budget is not built yet"),
+        (("run", GOAL, "--budget", "much"), "--budget much: must be an amount such as 0.50usd"),
+        (("run", GOAL, "--budget", "1.00"), "the price of model"),
         (("run",), "give a goal"),
         (("run", "  "), "the goal is empty"),
         (("run", GOAL, "--plan", "p.json"), "not both"),
