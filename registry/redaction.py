@@ -76,6 +76,9 @@ _known = _Known()
 def know_secret(value: str | None) -> None:
     """From now on this value is masked wherever texts are redacted. Short and common values are not secrets."""
     value = (value or "").strip()
+    scheme, blank, rest = value.partition(" ")
+    if blank and scheme.lower() in ("bearer", "basic", "token", "key"):  # a header's value
+        value = rest.strip()
     if len(value) >= MIN_SECRET and value.lower() not in COMMON:
         _known.add(_forms(value))
 

@@ -15,6 +15,7 @@ from registry.errors import ConfigError, LLMConnectionError, LLMError, ProviderE
 from registry.llm import INHERIT, LLM, ChatRequest, Gate, Prepared, RetryPolicy, ToolSpec
 from registry.messages import StreamChunk
 from registry.prices import Price
+from registry.redaction import know_secret, know_url
 
 from . import failures
 from .clients import CONNECT_SECONDS, KEEPALIVE_SECONDS, MAX_CONNECTIONS, LoopClients, SDKClient
@@ -84,6 +85,9 @@ class SDKAdapter(LLM):
         self.lessons = Lessons(self.limit_name, quirks=quirks)
         self.key = api_key
         self._secrets = {*((api_key,) if api_key else ()), *_secret_values(self.extra_headers)}
+        for secret in self._secrets:
+            know_secret(secret)
+        know_url(base_url)
         self._blocks = ToolBlocks(self.encode_tool)
         # made from a copy without the clients: else the clients would hold themselves, and wait for the collector
         self._clients = LoopClients(copy.copy(self)._open_client)
@@ -169,8 +173,9 @@ class SDKAdapter(LLM):
 
     async def _post(self, prepared: Prepared, *, stream: bool) -> Any:
         client = self._clients.get()
-        if client.key:
-            self._secrets.add(client.key)  # a key that the SDK took from the environment
+        if client.key and client.key not in self._secrets:  # a key that the SDK took from the environment
+            self._secrets.add(client.key)
+            know_secret(client.key)
         try:
             return await client.sdk.post(
                 self.path,
@@ -200,8 +205,8 @@ class SDKAdapter(LLM):
         except ValueError:
             reply = None
         if not isinstance(reply, dict):
-            start = failures.redacted(content[:200].decode("utf-8", "replace"), self._secrets)
-            raise ProviderError(f"the provider's reply is no JSON object: {start}")
+            start = failures.redacted(content[:2_000].decode("utf-8", "replace"), self._secrets)
+            raise ProviderError(f"the provider's reply is no JSON object: {start[:200]}")
         self.check(reply)
         return reply
 

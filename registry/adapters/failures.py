@@ -21,6 +21,7 @@ from registry.errors import (
     QuotaError,
     RateLimitError,
 )
+from registry.redaction import redact_error
 from registry.text import cut_middle
 
 MAX_ERROR_CHARS = 2_000
@@ -101,7 +102,6 @@ _HINT = re.compile(
     r"(?:(\d+)h)?\s*(?:(\d+)m(?!s))?\s*(?:(\d+(?:\.\d+)?)\s*(ms|s\b|sec|milliseconds))?",
     re.IGNORECASE,
 )
-_KEY = re.compile(r"\b(?:sk|pk|key|xai|gsk)[-_][\w*.-]{6,}|\bBearer\s+\S+", re.IGNORECASE)
 
 MECHANISMS = (
     ("tool_choice", re.compile(r"tool[ _]choice|forced tool", re.IGNORECASE)),
@@ -163,10 +163,7 @@ def from_exception(error: BaseException, secrets: Collection[str] = ()) -> LLMEr
 
 def redacted(text: str, secrets: Collection[str] = ()) -> str:
     """The text without keys, and not endless."""
-    for secret in secrets:
-        if len(secret) >= 4:
-            text = text.replace(secret, "***")
-    return cut_middle(_KEY.sub("***", text), MAX_ERROR_CHARS)
+    return cut_middle(redact_error(text, secrets), MAX_ERROR_CHARS)
 
 
 def _details(body: Any) -> dict[str, Any]:
