@@ -15,6 +15,7 @@ from registry.errors import DagwrightError
 from registry.llm import LLM
 from registry.messages import ToolCall, Usage
 from registry.metering import Meter
+from registry.redaction import redact
 from registry.result_text import NO_OUTPUT, Artifact
 from registry.text import clean, cut_middle, load_prompt
 from registry.tool_context import ToolContext
@@ -122,7 +123,7 @@ class ToolRunner:
                 raise _Rejected(text, key, refused=True)
             arguments = await self._permitted(tool, arguments, key, place)
         except _Rejected as rejected:
-            text = cut_middle(clean(str(rejected)), MAX_OBSERVATION_CHARS)
+            text = cut_middle(redact(clean(str(rejected))), MAX_OBSERVATION_CHARS)
             refused = rejected.refused or guard.refuses(rejected.key)
             result = (
                 guard.last_result(rejected.key) if refused else result_key(text if rejected.key != UNKNOWN_TOOL else "")
@@ -197,7 +198,7 @@ class ToolRunner:
             observed = await self.hooks.after(self._ctx(tool, arguments, text, is_error, duration))
             text = observed.ctx.tool_result if observed.ctx.tool_result is not None else text
         limit = max(tool.max_result_chars, MAX_OBSERVATION_CHARS)
-        text = cut_middle(clean(text), limit)
+        text = cut_middle(redact(clean(text)), limit)
         elapsed = self.clock.monotonic() - started
         spent = meter.usage if meter.usage.calls else None
         self.emit(

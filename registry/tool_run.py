@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from registry.redaction import redact
 from registry.result_text import Artifact, error_text, result_text
 from registry.text import cut_middle
 from registry.threads import DaemonPool, PoolExhaustedError, Returned, shared_pool
@@ -62,13 +63,13 @@ async def run_tool(
 
 
 def _outcome(returned: Returned, limit: int) -> ToolOutcome:
-    error = returned.error
+    error = returned.error  # masked before it is cut: half a key is one, too
     if error is None:
         result: _Result = returned.value
-        return ToolOutcome(cut_middle(result.text, limit), False, result.artifact)
+        return ToolOutcome(cut_middle(redact(result.text), limit), False, result.artifact)
     if isinstance(error, ToolArgumentsError | _TimedOut | PoolExhaustedError):
-        return ToolOutcome(cut_middle(str(error), limit), True)
-    return ToolOutcome(cut_middle(error_text(error), limit), True)
+        return ToolOutcome(cut_middle(redact(str(error)), limit), True)
+    return ToolOutcome(cut_middle(redact(error_text(error)), limit), True)
 
 
 class _TimedOut(Exception):
