@@ -9,7 +9,7 @@ import copy
 import random
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Protocol
 
@@ -24,8 +24,12 @@ from .errors import (
     RefusalError,
     UsageError,
 )
+from .gate import Gate, ProviderGate
+from .gate_limits import NO_LIMITS, Limits
 from .messages import LLMResult, Message, StreamChunk, Usage
 from .prices import Price
+from .redaction import outgoing
+from .retry import RetryPolicy, Tries
 
 ABILITIES = ("tool_call", "tool_choice", "json_mode", "json_schema", "streaming", "vision", "thinking")
 
@@ -120,69 +124,19 @@ class Scope(Protocol):
         """Takes note of a try that was cancelled on its way. Must not wait: the caller is being cancelled."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """Tries per call, the cap of one wait and the limit of all waits and tries together, in seconds."""
+@dataclass(slots=True)
+class Taught:
+    """What a model's server taught by refusing: abilities it lacks, and its context's size in tokens."""
 
-    tries: int = 6
-    wait_cap: float = 60.0
-    total: float = 300.0
-    first_wait: float = 0.5
-
-    def wait(self, attempt: int, error: LLMError, rng: random.Random) -> float:
-        """Seconds to wait after try number `attempt` (1 is the first): what the provider asks, else doubling; with
-        jitter on top so that callers refused together don't come back together."""
-        base = error.retry_after if error.retry_after is not None else self.first_wait * 2 ** (attempt - 1)
-        base = min(base, self.wait_cap)
-        return base + rng.uniform(0, max(0.25, base / 2))
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a provider allows for one key and model: calls at once, requests and tokens per minute; None: no limit."""
-
-    concurrency: int | None = None
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
-
-
-class Gate(Protocol):
-    """Admission to a provider, shared by all callers of one provider, key and model."""
-
-    def enter(self, llm: LLM, prepared: Prepared) -> AbstractAsyncContextManager[Admission]:
-        """Waits for a place; leaving gives it back, and an LLMError that passes through tells how it went."""
-
-    def hold(self, error: LLMError, wait: float) -> float:
-        """A call was refused or broke off and should be tried again in `wait` seconds. Returns how many of them the
-        caller waits by itself: 0 where the gate keeps everybody, this caller too, at its entrance."""
-
-
-class Admission(Protocol):
-    """One call's place inside a gate."""
-
-    def used(self, usage: Usage | None) -> None:
-        """What the call took in truth, in place of what was thought when it was let in."""
-
-
-class OpenGate:
-    """Lets everybody through."""
-
-    def enter(self, llm: LLM, prepared: Prepared) -> AbstractAsyncContextManager[Admission]:
-        """No wait."""
-        return nullcontext(self)
-
-    def hold(self, error: LLMError, wait: float) -> float:
-        """Each caller waits for itself."""
-        return wait
-
-    def used(self, usage: Usage | None) -> None:
-        """Nothing to count."""
+    refused: set[str] = field(default_factory=set)
+    context_size: int | None = None
 
 
 class LLM(ABC):
     """A model behind a provider. Adapters fill in `prepare`, `send`, `parse`, `open_stream`, and `learn`.
 
-    `context_size` and `max_output_tokens` are tokens, None where unknown. `price` None means unknown.
+    `context_size` and `max_output_tokens` are tokens, None where unknown. `price` None means unknown. `limits`: what
+    the provider is known to allow; its `gate` keeps them. Without one a model has a gate of its own.
     """
 
     dialect: ClassVar[str] = "neutral"
@@ -197,37 +151,53 @@ class LLM(ABC):
         price: Price | None = None,
         retry: RetryPolicy | None = None,
         gate: Gate | None = None,
+        limits: Limits = NO_LIMITS,
         clock: Clock = SYSTEM_CLOCK,
         name: str | None = None,
     ) -> None:
         self.model_id = model_id
         self.name = name or model_id
-        self.context_size = context_size
+        self._context_size = context_size
+        self._taught = Taught()
         self.max_output_tokens = max_output_tokens
         self.price = price
-        self.limits = Limits()
+        self.limits = limits
         self.retry = retry or RetryPolicy()
-        self.gate: Gate = gate or OpenGate()
+        self.gate: Gate = gate or ProviderGate()
         self.clock = clock
         self.scope: Scope | None = None
         self._abilities = Abilities(**dict(abilities or {}))
-        self._refused: set[str] = set()
         self._random = random.Random()
 
     @property
     def abilities(self) -> Mapping[str, bool]:
         """What the model can do, less what the server has refused so far."""
-        if not self._refused:
+        refused = self._taught.refused
+        if not refused:
             return self._abilities
-        return {name: known and name not in self._refused for name, known in self._abilities.items()}
+        return {name: known and name not in refused for name, known in self._abilities.items()}
 
     def refuse(self, ability: str) -> None:
         """Remembers, for all users of this model, that the server refuses an ability."""
-        self._refused.add(ability)
+        self._taught.refused.add(ability)
 
     def refuses(self, ability: str) -> bool:
         """Whether the server has refused this ability."""
-        return ability in self._refused
+        return ability in self._taught.refused
+
+    @property
+    def context_size(self) -> int | None:
+        """Tokens; the smaller of what was set and what the server said when a conversation was too long for it."""
+        sizes = [size for size in (self._context_size, self._taught.context_size) if size is not None]
+        return min(sizes) if sizes else None
+
+    @context_size.setter
+    def context_size(self, size: int | None) -> None:
+        self._context_size = size
+
+    def learn_context_size(self, size: int) -> None:
+        """Remembers, for all users of this model, how many tokens the server says its context has."""
+        self._taught.context_size = size
 
     def scoped(self, scope: Scope) -> LLM:
         """The same model, its calls bound to a job's budget and ledger. The client and all it learned are shared."""
@@ -281,15 +251,14 @@ class LLM(ABC):
         request = self._request(
             messages, tools, tool_choice, response_format, temperature, max_tokens, reasoning_effort, stream=False
         )
-        attempt, learned, deadline = 1, 0, self.clock.monotonic() + self.retry.total
+        tries = Tries(self.clock.monotonic() + self.retry.total)
         while True:
             try:
-                return await self._try(request, attempt)
+                return await self._try(request, tries)
             except LLMError as error:
-                learned, wait = self._next_try(error, request, attempt, learned, deadline)
-            if wait is not None:
+                wait = self._next_try(error, request, tries)
+            if wait:
                 await self.clock.sleep(wait)
-                attempt += 1
 
     async def stream_chat(
         self,
@@ -310,22 +279,24 @@ class LLM(ABC):
         request = self._request(
             messages, tools, tool_choice, response_format, temperature, max_tokens, reasoning_effort, stream=True
         )
-        attempt, learned, deadline = 1, 0, self.clock.monotonic() + self.retry.total
+        tries = Tries(self.clock.monotonic() + self.retry.total)
         while True:
-            handed_on = False
+            handed_on, since = False, None
             try:
-                async with aclosing(self._stream(request, attempt)) as chunks:
+                async with aclosing(self._stream(request, tries)) as chunks:
                     async for chunk in chunks:
+                        since = self.clock.monotonic() if since is None else since
                         handed_on = handed_on or bool(chunk.text or chunk.reasoning)
                         yield chunk
                 return
             except LLMError as error:
-                learned, wait = self._next_try(error, request, attempt, learned, deadline)
+                if since is not None:
+                    tries.deadline += self.clock.monotonic() - since  # it worked, for so long
+                wait = self._next_try(error, request, tries)
             if handed_on:
                 yield StreamChunk(reset=True)
-            if wait is not None:
+            if wait:
                 await self.clock.sleep(wait)
-                attempt += 1
 
     # The template
 
@@ -346,7 +317,7 @@ class LLM(ABC):
         elif self.max_output_tokens is not None:
             max_tokens = min(max_tokens, self.max_output_tokens)
         return ChatRequest(
-            tuple(messages),
+            tuple(map(outgoing, messages)),
             tool_specs(tools),
             _tool_choice(tool_choice),
             response_format,
@@ -356,11 +327,11 @@ class LLM(ABC):
             stream,
         )
 
-    async def _try(self, request: ChatRequest, attempt: int) -> LLMResult:
+    async def _try(self, request: ChatRequest, tries: Tries) -> LLMResult:
         prepared = await self._reserved(request)
-        going = _Attempt(self, prepared, attempt)
+        going = _Attempt(self, prepared, tries.attempt)
         try:
-            async with self.gate.enter(self, prepared) as admission:
+            async with self.gate.enter(self, prepared, tries) as admission:
                 going.sent = True
                 reply = await self.send(prepared)
                 going.answered = True
@@ -375,12 +346,12 @@ class LLM(ABC):
         await going.ended(result)
         return _usable(result)
 
-    async def _stream(self, request: ChatRequest, attempt: int) -> AsyncGenerator[StreamChunk, None]:
+    async def _stream(self, request: ChatRequest, tries: Tries) -> AsyncGenerator[StreamChunk, None]:
         prepared = await self._reserved(request)
-        going = _Attempt(self, prepared, attempt)
+        going = _Attempt(self, prepared, tries.attempt)
         result: LLMResult | None = None
         try:
-            async with self.gate.enter(self, prepared) as admission:
+            async with self.gate.enter(self, prepared, tries) as admission:
                 going.sent = True
                 async with aclosing(self.open_stream(prepared)) as chunks:
                     async for chunk in chunks:
@@ -420,19 +391,18 @@ class LLM(ABC):
             return usage
         return replace(usage, cost=self.price.cost(usage), unpriced_calls=0)
 
-    def _next_try(
-        self, error: LLMError, request: ChatRequest, attempt: int, learned: int, deadline: float
-    ) -> tuple[int, float | None]:
-        """How often we learned, and the seconds to wait before the next try (None: at once, and it counts as none).
-        Raises the error when there is none."""
-        if learned < MAX_LESSONS and self.learn(error, self.prepare(request)):
-            return learned + 1, None
-        if not error.retryable or attempt >= self.retry.tries:
+    def _next_try(self, error: LLMError, request: ChatRequest, tries: Tries) -> float:
+        """Seconds that the caller waits by itself before the next try. Raises the error when there is none."""
+        if tries.learned < MAX_LESSONS and self.learn(error, self.prepare(request)):
+            tries.learned += 1  # at once, and it counts as no try
+            return 0.0
+        if not error.retryable or tries.over or tries.attempt >= self.retry.tries:
             raise error
-        wait = self.retry.wait(attempt, error, self._random)
-        if self.clock.monotonic() + wait > deadline:
+        wait = self.gate.hold(error, self.retry.wait(tries.attempt, error, self._random))
+        if self.clock.monotonic() + max(wait, error.retry_after or 0.0) > tries.deadline:
             raise error
-        return learned, self.gate.hold(error, wait)
+        tries.attempt += 1
+        return wait
 
 
 class _Attempt:
@@ -451,9 +421,13 @@ class _Attempt:
             await self.llm.scope.record(self._note(result, None))
 
     async def failed(self, error: LLMError) -> None:
-        """It came to an error."""
-        if self.llm.scope is not None:
+        """It came to an error; where a gate kept it outside it was never sent."""
+        if self.llm.scope is None:
+            return
+        if self.sent:
             await self.llm.scope.record(self._note(None, error))
+        else:
+            self.llm.scope.released(self.prepared)
 
     def given_up(self) -> None:
         """It was cancelled, or broke in a way nobody foresaw: if it was sent, nobody knows what it cost."""

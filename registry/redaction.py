@@ -11,6 +11,7 @@ import os
 import re
 import threading
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -180,7 +181,7 @@ def outgoing(message: Message) -> Message:
     if text is message.content:
         message.wire["redacted"] = _known.generation
         return message
-    return Message(message.role, text, message.tool_calls, message.tool_call_id, message.is_error, None, message.pinned)
+    return replace(message, content=text)
 
 
 class StreamRedactor:
