@@ -146,7 +146,8 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("goal", metavar="GOAL")
     plan.add_argument("--format", choices=["text", "mermaid", "dot"], default="text")
     _command(commands, "models", [everywhere, modelled, quick], "the models there are, their roles and abilities")
-    _command(commands, "tools", [everywhere, tooled], "the tools that steps may use")
+    tools = _command(commands, "tools", [everywhere, tooled], "the tools that steps may use")
+    tools.add_argument("--hooks", action="store_true", help="list the declared hooks instead, in the order they run")
     config = _actions(commands, "config", "settings")
     _command(config, "check", [everywhere, modelled],
              "each setting, its value and where it comes from; reads the models' file, calls no model")  # fmt: skip
@@ -173,7 +174,7 @@ def _run_parser(commands: Any, parents: list[_Parser]) -> None:
     run = _command(commands, "run", parents, "plan a goal and run it to its end")
     run.description = (
         "Plans a goal and runs it to its end. The answer goes to stdout, progress to stderr. Ctrl-C stops with grace, "
-        "twice at once; a line typed meanwhile is added to the goal."
+        "twice at once; a line typed meanwhile is added to the goal, or answers a call that waits for approval."
     )
     run.add_argument("goal", metavar="GOAL", nargs="?")
     run.add_argument("--plan", metavar="FILE", help="run this plan (JSON; - for stdin) instead of making one")
@@ -188,7 +189,7 @@ def _run_parser(commands: Any, parents: list[_Parser]) -> None:
     run.add_argument("--step-timeout", metavar="SECONDS", help="how long a step may run, all its attempts together")
     run.add_argument("--plain", action="store_true", help="plain lines of progress also on a terminal")
     run.add_argument("--budget", metavar="AMOUNT",
-                     help="what the job may cost at most: 0.50usd, 20k tokens, 10m, or several joined by commas")  # fmt: skip
+                     help="what the job may cost at most: 0.50usd, 20k tokens, 10m, or several, by commas")  # fmt: skip
 
 
 if __name__ == "__main__":
