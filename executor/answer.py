@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.plan import Plan
-from registry.text import cut_middle
+from registry.text import cut_middle, marked, unforgeable_marker
 
 from .results import StepResult
 
@@ -15,15 +15,20 @@ MIN_STEP_CHARS = 500
 
 
 def work_of(plan: Plan, steps: Mapping[str, StepResult], room: int) -> str:
-    """The work as text, step by step, in about `room` characters: results, and what failed and why."""
+    """The work as text, step by step, in about `room` characters: results, and what failed and why, each between lines
+    that it can't forge."""
     tasks = {step.id: step.task for step in plan.steps}
     each = max(MIN_STEP_CHARS, min(STEP_CHARS, room // max(1, len(steps))))
-    parts = []
-    for name, result in steps.items():
-        head = f"[step {name}: {cut_middle(tasks.get(name, ''), 300)}] {result.status}"
-        body = cut_middle(result.output, each) if result.output else (result.error or "no result")
-        parts.append(f"{head}\n{body}")
-    return "\n\n".join(parts)
+    bodies = {
+        name: cut_middle(result.output, each) if result.output else (result.error or "no result")
+        for name, result in steps.items()
+    }
+    marker = unforgeable_marker([*bodies.values(), *tasks.values()])
+    return "\n\n".join(
+        f"[step {name}: {cut_middle(tasks.get(name, ''), 300)}] {steps[name].status}\n"
+        + marked(body, f"what step {name} brought", marker)
+        for name, body in bodies.items()
+    )
 
 
 def joined(plan: Plan | None, steps: Mapping[str, StepResult]) -> str:

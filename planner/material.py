@@ -11,7 +11,7 @@ from registry.clock import Clock
 from registry.llm import LLM
 from registry.messages import Message
 from registry.models import OFFERED, ROLES, ModelRegistry
-from registry.text import cut_end, cut_middle, load_prompt
+from registry.text import cut_end, cut_middle, load_prompt, marked, unforgeable_marker
 from registry.tokens import estimate_text
 
 from .plan import PlanStep
@@ -119,24 +119,33 @@ def results_of(result: Any) -> Mapping[str, Any]:
 
 
 def step_report(result: Any, limit: int, steps: Iterable[PlanStep] = ()) -> str:
-    """Each step with status, task and at most `limit` characters of its result or error."""
+    """Each step with status, task and at most `limit` characters of its result or error, which stand between lines
+    that they can't forge."""
     results = results_of(result)
     tasks = {step.id: step for step in steps}
+    texts = {name: _texts_of(found, limit) for name, found in results.items()}
+    said = [text for pair in texts.values() for text in pair] + [step.task for step in tasks.values()]
+    marker = unforgeable_marker(said)
     blocks = []
     for step_id in dict.fromkeys([*tasks, *results]):
-        found, step = results.get(step_id), tasks.get(step_id)
-        head = f"[{step_id}] {status_of(found)}"
-        if step is not None:
-            head += f"\ntask: {step.task}"
-            if step.dependencies:
-                head += f"\ndepends on: {', '.join(step.dependencies)}"
-            hints = (("tool_hint", step.tool_hint), ("model_hint", step.model_hint))
-            head += "".join(f"\n{name}: {hint}" for name, hint in hints if hint)
-        output = output_of(found)
-        error = getattr(found, "error", None) or getattr(found, "root_cause", None)
+        lines = [f"[{step_id}] {status_of(results.get(step_id))}"]
+        if step_id in tasks:
+            lines += _told_of(tasks[step_id])
+        output, error = texts.get(step_id, ("", ""))
         if output:
-            head += f"\nresult: {cut_middle(output, limit)}"
+            lines.append(marked(output, f"result of {step_id}", marker))
         if error:
-            head += f"\nerror: {cut_middle(str(error), limit)}"
-        blocks.append(head)
+            lines.append(marked(error, f"error of {step_id}", marker))
+        blocks.append("\n".join(lines))
     return "\n\n".join(blocks) or "(no step was run)"
+
+
+def _told_of(step: PlanStep) -> list[str]:
+    hints = (("tool_hint", step.tool_hint), ("model_hint", step.model_hint))
+    depends = [f"depends on: {', '.join(step.dependencies)}"] if step.dependencies else []
+    return [f"task: {step.task}", *depends, *(f"{name}: {hint}" for name, hint in hints if hint)]
+
+
+def _texts_of(found: Any, limit: int) -> tuple[str, str]:
+    error = getattr(found, "error", None) or getattr(found, "root_cause", None)
+    return cut_middle(output_of(found), limit), cut_middle(str(error), limit) if error else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from functools import lru_cache
 from importlib.resources import files
 from string import Template
@@ -32,6 +34,20 @@ def cut_middle(text: str, limit: int, mark: str = "\n… [{cut} characters cut] 
 def cut_end(text: str, limit: int, mark: str = " …") -> str:
     """At most `limit` characters of a text; the mark says that something is gone."""
     return text if len(text) <= limit else text[: max(0, limit - len(mark))] + mark
+
+
+def unforgeable_marker(texts: Iterable[str]) -> str:
+    """A word that occurs in none of the texts. Derived from all of them: the same input gives the same prompt."""
+    known = list(texts)
+    digest = hashlib.sha256("\0".join(known).encode("utf-8", "surrogatepass")).hexdigest()
+    while any(digest[:12] in text for text in known):
+        digest = hashlib.sha256(digest.encode()).hexdigest()
+    return f"<<{digest[:12]}>>"
+
+
+def marked(text: str, what: str, marker: str) -> str:
+    """A text of a model or a tool between two lines that it can't forge; `what` says what it is."""
+    return f"{marker} {what}\n{text}\n{marker} end of {what}"
 
 
 def clean(text: str) -> str:
