@@ -258,8 +258,8 @@ class _Run:
             except ContextLengthError as error:
                 if state.squeezed:
                     raise
-                if error.context_size and not self.llm.context_size:
-                    self.llm.context_size = error.context_size
+                if error.context_size:
+                    self.llm.learn_context_size(error.context_size)
                 smaller = replace(await self._fitted(state, 0.5), squeezed=True)
                 if estimate_messages(smaller.window) >= estimate_messages(state.window):
                     raise  # the same request again would only fail again

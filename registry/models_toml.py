@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 from .errors import ConfigError, UsageError
-from .llm import ABILITIES, Limits
+from .gate_limits import NO_LIMITS, Limits
+from .llm import ABILITIES
 from .prices import PRICE_KEYS, Price
 from .providers import PROVIDERS, ModelEntry, make_llm, needs_key
 from .toml_file import Table, nearest, read_toml
@@ -70,8 +71,8 @@ def _entry(name: str, table: Table, all_names: Iterable[str], env: Mapping[str, 
         context_size=table.count("context_size", "tokens"),
         max_output_tokens=table.count("max_output_tokens", "tokens"),
         price=_price(table),
+        limits=_limits(table),
     )
-    llm.limits = _limits(table)
     return ModelEntry(name, llm, table.texts("roles"), fallbacks, f"{table.path} [{table.name}]")
 
 
@@ -133,6 +134,6 @@ def _price(table: Table) -> Price | None:
 def _limits(table: Table) -> Limits:
     inner = table.table("limits", LIMIT_KEYS)
     if inner is None:
-        return Limits()
+        return NO_LIMITS
     units = ("calls", "requests", "tokens")
     return Limits(*(inner.count(key, unit) for key, unit in zip(LIMIT_KEYS, units, strict=True)))

@@ -14,8 +14,8 @@ from executor.job_types import Mode
 from executor.settings import load_settings, read_environment
 from registry.config import load_models
 from registry.errors import NoModelError
-from registry.llm import RetryPolicy
 from registry.models import ModelRegistry
+from registry.retry import RetryPolicy
 from registry.toolbox import default_tools
 from registry.tools import ToolRegistry
 

@@ -12,10 +12,13 @@ from typing import Any, ClassVar
 
 from registry.clock import SYSTEM_CLOCK, Clock
 from registry.errors import ConfigError, LLMConnectionError, LLMError, ProviderError, UsageError
-from registry.llm import INHERIT, LLM, ChatRequest, Gate, Prepared, RetryPolicy, ToolSpec
+from registry.gate import Gate, shared_gate
+from registry.gate_limits import NO_LIMITS, Limits
+from registry.llm import INHERIT, LLM, ChatRequest, Prepared, ToolSpec
 from registry.messages import StreamChunk
 from registry.prices import Price
 from registry.redaction import know_secret, know_url
+from registry.retry import RetryPolicy
 
 from . import failures
 from .clients import CONNECT_SECONDS, KEEPALIVE_SECONDS, MAX_CONNECTIONS, LoopClients, SDKClient
@@ -34,12 +37,15 @@ class SDKAdapter(LLM):
     `timeout`: seconds without a byte from the server before a call counts as lost. `reasoning_effort`: None leaves the
     provider's default. `server`: known quirks of a compatible server, of `QUIRKS`. `extra_headers` go with every
     request. Without `base_url` the SDK's own default (and its environment variables) hold; with one and without
-    `api_key`, no key is taken from the environment. Nothing is imported or opened before the first call.
+    `api_key`, no key is taken from the environment. Nothing is imported or opened before the first call. Without a
+    `gate` it shares the process's one for its address, key and model.
     """
 
     path: ClassVar[str]
     defaults: ClassVar[Mapping[str, bool]]
     limit_name: ClassVar[str] = "max_tokens"
+    service: ClassVar[str]
+    """The address of the provider's own service."""
 
     def __init__(
         self,
@@ -59,6 +65,7 @@ class SDKAdapter(LLM):
         max_connections: int = MAX_CONNECTIONS,
         retry: RetryPolicy | None = None,
         gate: Gate | None = None,
+        limits: Limits = NO_LIMITS,
         clock: Clock = SYSTEM_CLOCK,
         name: str | None = None,
     ) -> None:
@@ -69,7 +76,8 @@ class SDKAdapter(LLM):
             max_output_tokens=max_output_tokens,
             price=price,
             retry=retry,
-            gate=gate,
+            gate=gate or shared_gate(base_url or self.service, api_key, model_id, clock),
+            limits=limits,
             clock=clock,
             name=name,
         )

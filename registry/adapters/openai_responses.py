@@ -39,6 +39,7 @@ class OpenAIResponsesLLM(SDKAdapter):
 
     dialect = "openai_responses"
     path = "/responses"
+    service = "https://api.openai.com/v1"
     limit_name = "max_output_tokens"
     defaults: ClassVar[Mapping[str, bool]] = {
         "tool_call": True,

@@ -16,8 +16,8 @@ from registry.adapters.base import SDKAdapter
 from registry.adapters.openai_chat import OpenAIChatLLM
 from registry.adapters.openai_responses import OpenAIResponsesLLM
 from registry.errors import ConfigError, ContextLengthError, LLMError
-from registry.llm import RetryPolicy
 from registry.messages import Message
+from registry.retry import RetryPolicy
 from registry.testing import FakeClock
 from tests.support.http_script import Answer, HttpScript, chat_chunks, chat_reply, claude_events, claude_reply
 from tests.support.http_script import response_reply as reply_of_responses

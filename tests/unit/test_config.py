@@ -15,7 +15,8 @@ from registry import AnthropicLLM, ModelRegistry, OpenAIChatLLM, OpenAIResponses
 from registry.config import load_models
 from registry.environment import NO_MODEL, models_from_env
 from registry.errors import ConfigError, NoModelError
-from registry.llm import LLM, Limits
+from registry.gate_limits import Limits
+from registry.llm import LLM
 from registry.local import LOCAL_SERVERS, Server, find_local
 from registry.prices import Price
 from registry.providers import make_llm

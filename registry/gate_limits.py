@@ -1,0 +1,159 @@
+"""How many calls a provider takes in a time: what is set, what was learned from a refusal, and when the next one fits.
+
+Reckoned from a log of starts; nothing here waits. Times are seconds of a monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
+
+Measure: TypeAlias = Literal["requests", "tokens"]
+
+MINUTE = 60.0
+HORIZON = 2 * MINUTE
+"""Seconds for which starts are remembered: limits are per minute or shorter, and a wait comes on top."""
+LOG_SIZE = 10_000
+"""Starts remembered at most. A limit of more of them per minute is kept in proportion over a shorter time."""
+SHORTEST = 1.0
+"""Seconds below which a stretch of the log says little about a rate: a longer one goes before it."""
+RELAXED_PER_MINUTE = 1.1
+"""A learned limit is thought to be this many times too low for every minute without a refusal: others who share the
+key may have gone, or the provider may have raised it."""
+RELAXED_ENOUGH = 2.0
+"""A limit relaxed this far is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a provider allows for one key and model: calls at once, requests and tokens per minute; None: no limit."""
+
+    concurrency: int | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+
+
+NO_LIMITS: Final = Limits()
+
+
+@dataclass(slots=True, eq=False)
+class Start:
+    """A call that was let in: when, with how many tokens (estimated until they are known), and after how many holds."""
+
+    at: float
+    tokens: int
+    round: int
+
+
+class Starts:
+    """The starts of the last two minutes, oldest first, without those that were refused."""
+
+    def __init__(self) -> None:
+        self._log: deque[Start] = deque(maxlen=LOG_SIZE)
+
+    def __len__(self) -> int:
+        return len(self._log)
+
+    def __reversed__(self) -> Iterator[Start]:
+        return reversed(self._log)
+
+    def add(self, start: Start) -> None:
+        """Remembers a start; forgets what is too old to matter."""
+        log = self._log
+        log.append(start)
+        oldest = start.at - HORIZON
+        while log[0].at < oldest:
+            log.popleft()
+
+    def drop(self, start: Start) -> None:
+        """Forgets a start that was refused: it does not count."""
+        try:
+            self._log.remove(start)
+        except ValueError:  # long ago
+            return
+
+    def last(self, number: int) -> Start:
+        """The start that was `number` starts ago; 1 is the newest."""
+        return self._log[-number]
+
+    def of_rounds(self, first: int, last: int) -> list[Start]:
+        """The starts after the hold number `first` up to the one after `last`."""
+        return [start for start in self._log if first <= start.round <= last]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most `amount` requests or tokens in any `seconds`."""
+
+    amount: int
+    seconds: float
+    measure: Measure = "requests"
+
+    @property
+    def span(self) -> float:
+        """`seconds`, and a little: a request may take longer to the server than the one that it follows."""
+        return self.seconds + min(0.25, 0.01 + 0.02 * self.seconds)
+
+    def free_at(self, starts: Starts, tokens: int) -> float:
+        """From when on another start keeps the rate; one that alone is too big goes when nothing else counts."""
+        if self.measure == "requests":
+            amount, span = self.amount, self.span
+            if amount > LOG_SIZE:
+                amount, span = LOG_SIZE, span * LOG_SIZE / amount
+            return starts.last(amount).at + span if len(starts) >= amount else float("-inf")
+        taken = tokens
+        for start in reversed(starts):
+            taken += start.tokens
+            if taken > self.amount:
+                return start.at + self.span
+        return float("-inf")
+
+
+def set_rates(limits: Limits) -> tuple[Rate, ...]:
+    """The rates that are set."""
+    rates = []
+    if limits.requests_per_minute is not None:
+        rates.append(Rate(limits.requests_per_minute, MINUTE))
+    if limits.tokens_per_minute is not None:
+        rates.append(Rate(limits.tokens_per_minute, MINUTE, "tokens"))
+    return tuple(rates)
+
+
+def learn_rate(accepted: Sequence[Start], back_at: float, measure: Measure) -> Rate | None:
+    """The rate that a refusal shows: what was accepted since some moment is all that is allowed from then until
+    `back_at`, when the provider says to come back.
+
+    The moment is not known: each start may have opened the window. The one that gives the highest rate is taken, so
+    that neither an idle time before the burst nor a straggler makes the rate too low; too high a rate meets another
+    refusal and is corrected, too low a one would only cost time. None where nothing was accepted.
+    """
+    best: Rate | None = None
+    amount = 0
+    for start in reversed(accepted):
+        if accepted[-1].at - start.at > MINUTE:
+            break
+        amount += start.tokens if measure == "tokens" else 1
+        rate = Rate(max(1, amount), max(0.0, back_at - start.at), measure)
+        if best is None or best.seconds < SHORTEST or rate.amount * best.seconds >= best.amount * rate.seconds:
+            best = rate
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """A rate and when it was learned."""
+
+    rate: Rate
+    at: float
+
+    def now(self, now: float) -> Rate | None:
+        """The rate, relaxed by the minutes that passed; None once it is relaxed enough."""
+        factor = relaxation(now - self.at)
+        return None if factor >= RELAXED_ENOUGH else replace(self.rate, seconds=self.rate.seconds / factor)
+
+
+def relaxation(seconds: float) -> float:
+    """By what a limit that was learned so long ago is relaxed: steps of `RELAXED_PER_MINUTE`."""
+    return float(RELAXED_PER_MINUTE ** int(seconds / MINUTE))
