@@ -81,6 +81,7 @@ def shape(llm: ScriptedLLM, result: Any, events: list[Event]) -> Any:
 
 
 @pytest.mark.parametrize("abilities", [None, {"json_mode": True}, {}])
+@settings(max_examples=30)
 @given(text=hostile)
 async def test_the_run_is_the_same_as_with_a_harmless_text(abilities: dict[str, bool] | None, text: str) -> None:
     harmless = shape(*await run_of("some harmless words", abilities))
@@ -115,6 +116,7 @@ def test_the_whole_is_bounded(text: str, limit: int) -> None:
     assert len(delimited(text * 400 + " x y", "browse", "0123456789ab", limit)) <= limit
 
 
+@settings(max_examples=30)
 @given(text=hostile)
 async def test_the_trace_that_is_written_up_keeps_the_lines(text: str) -> None:
     _, result, _ = await run_of(f"{text} and more words, so that it is no lone word", None)
