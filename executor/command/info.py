@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import Any
 
+from agent.hooks import HookEvent
+from executor.hooks_config import build_hooks
 from executor.settings import describe, read_environment, unknown_variables
 from registry.models import ModelRegistry
 from registry.toml_file import find_file
@@ -12,6 +15,7 @@ from registry.toml_file import find_file
 from .out import note, safe, say, say_json
 from .setup import prepared, settings_of, tools_of
 
+EVENTS: Mapping[str, HookEvent] = {"SessionStart": "start", "PreToolUse": "pre", "PostToolUse": "post"}
 FLAGS = ("read_only", "idempotent", "pure", "requires_approval", "network", "filesystem")
 
 
@@ -50,6 +54,8 @@ def _model(models: ModelRegistry, name: str) -> dict[str, Any]:
 
 def tools(options: argparse.Namespace) -> int:
     """Each tool with its description and what it declares; near-identical descriptions are pointed out."""
+    if options.hooks:
+        return _hooks(options)
     registry = tools_of(settings_of(options))
     similar = registry.similar_descriptions()
     if options.json:
@@ -74,13 +80,33 @@ def tools(options: argparse.Namespace) -> int:
     return 0
 
 
+def _hooks(options: argparse.Namespace) -> int:
+    """The declared hooks in the order in which they run: at the start, before each call, after it."""
+    registry = build_hooks(settings_of(options).hooks)
+    entries = [(event, entry) for event, kind in EVENTS.items() for entry in registry.entries(kind)]
+    if options.json:
+        rows = [
+            {"name": entry.name, "event": event, "priority": entry.priority, "origin": entry.origin}
+            for event, entry in entries
+        ]
+        say_json({"hooks": rows})
+        return 0
+    for event, entry in entries:
+        say(safe(f"{event:<12}  {entry.priority:>5g}  {entry.name}  ({entry.origin})"))
+    if not entries:
+        say("no hooks: declare them as [[hooks]] tables in dagwright.toml")
+    return 0
+
+
 def config_check(options: argparse.Namespace) -> int:
     """Each setting, its value and its origin, with secrets masked; and the models' file, which is read but not tried.
 
     Raises ConfigError for what is wrong in either.
     """
     environment = read_environment()
-    rows = describe(settings_of(options), environment)
+    settings = settings_of(options)
+    build_hooks(settings.hooks)  # whether each can be had
+    rows = describe(settings, environment)
     warnings = unknown_variables(environment)
     file = find_file("models.toml", options.models, "DAGWRIGHT_MODELS", env=environment)
     names = [] if file is None else list(ModelRegistry.from_toml(file, env=environment).names())

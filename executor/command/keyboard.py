@@ -52,18 +52,23 @@ class LineEditor:
 
 
 class Keyboard:
-    """Reads a terminal in the event loop: `on_line` gets each line, `on_change` hears of every other key.
+    """Reads a terminal in the event loop: `on_line` gets each line, `on_change` hears of every other key, `on_end` that
+    there will be no more.
 
     Where standard input is no terminal, or the platform can't watch it, nothing is read. While `quiet`, keys are read
     one by one and the terminal does not echo them: whoever draws the screen shows `text`.
     """
 
     def __init__(
-        self, on_line: Callable[[str], None], on_change: Callable[[], None] = lambda: None, fd: int | None = None
+        self,
+        on_line: Callable[[str], None],
+        on_change: Callable[[], None] = lambda: None,
+        fd: int | None = None,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         if fd is None:
             fd = sys.stdin.fileno() if on_terminal(sys.stdin) else -1
-        self.fd, self.on_line, self.on_change = fd, on_line, on_change
+        self.fd, self.on_line, self.on_change, self.on_end = fd, on_line, on_change, on_end
         self.active = False
         self.quiet = False
         self._editor = LineEditor()
@@ -131,6 +136,7 @@ class Keyboard:
         if not data:
             assert self._loop is not None
             self._loop.remove_reader(self.fd)  # the terminal is gone, or its input ended
+            self.on_end()
             return
         for line in self._editor.feed(data):
             if line.strip():

@@ -12,7 +12,7 @@ from registry.messages import Event
 from .keyboard import Keyboard
 from .out import note, on_terminal, safe, say
 from .show import PlainView
-from .table import Frame, picture
+from .table import Frame, picture, question_lines
 from .view import remarks
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class LiveView(PlainView):
         self._drawn = 0.0
         self._shown = ""
         self._answering = False
+        self._question: tuple[str, ...] = ()
 
     def __enter__(self) -> LiveView:
         self._open()
@@ -75,6 +76,19 @@ class LiveView(PlainView):
         else:
             self.console.print(safe(line), soft_wrap=True)
 
+    def ask(self, question: tuple[str, ...]) -> None:
+        """Shows the question in the picture, where nothing overwrites it, and above it what has no room there."""
+        self._question = question
+        if question:
+            self._open()
+        if self._live is None:
+            super().ask(question)
+            return
+        _, whole = question_lines(self._frame())
+        for line in () if whole else question:
+            self.tell(line)
+        self.tick()
+
     def tick(self) -> None:
         """Draws the picture anew."""
         if self._live is None:
@@ -95,7 +109,7 @@ class LiveView(PlainView):
             return
         if event.channel != "done":
             self._open()
-        told = event.channel in ("inject", "compact") or event.payload.get("reasoning")
+        told = event.channel in ("inject", "compact", "approval") or event.payload.get("reasoning")
         if told and line:
             self.tell(line)
         elif event.channel == "plan":
@@ -150,9 +164,12 @@ class LiveView(PlainView):
     def _picture(self) -> RenderableType:
         from rich.console import Group
 
+        return Group(*picture(self.view, self._frame()))
+
+    def _frame(self) -> Frame:
         ended = self._live is None
         typed = self._keyboard.text if self._keyboard is not None and self._keyboard.quiet else None
-        frame = Frame(
+        return Frame(
             width=self.console.width,
             height=None if ended else self.console.height,
             elapsed=time.monotonic() - self.start,
@@ -160,5 +177,5 @@ class LiveView(PlainView):
             typed=typed,
             ended=ended,
             unicode=self._unicode,
+            question=self._question,
         )
-        return Group(*picture(self.view, frame))

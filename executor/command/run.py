@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
+from agent.waits import Nobody
+from executor.hooks_config import build_hooks
 from executor.job_handle import JobHandle, start_job
 from executor.job_types import Job
 from planner.checks import PlanError
@@ -18,6 +20,7 @@ from planner.parse import parse_plan
 from planner.plan import Plan
 from registry.errors import UsageError
 
+from .approve import Asker, can_ask
 from .keyboard import Keyboard, no_signal, on_signal
 from .live import LiveView, can_be_live
 from .out import json_text, note, say, say_json, show
@@ -49,7 +52,9 @@ async def run(options: argparse.Namespace) -> int:
         raise UsageError("the goal is empty: say what is to be done")
     async with prepared(options) as setup:
         work = options.goal if options.plan is None else _plan_from(options.plan, setup)
+        hooks = build_hooks(setup.options.hooks)
         view = _view(options, setup)
+        asker = Asker(view) if can_ask() else None
         with view:
             handle = start_job(
                 work,
@@ -59,10 +64,12 @@ async def run(options: argparse.Namespace) -> int:
                 budget=setup.settings.budget,
                 on_event=view.on_event,
                 answer_mode=setup.settings.answer_mode,
+                hooks=hooks,
                 options=setup.options,
+                approve=asker or Nobody().park,
                 metadata={"notice": setup.notice} if setup.notice else None,
             )
-            with _listening(handle, view):
+            with _listening(handle, view, asker):
                 job = await handle.result()
     _print(job, options, setup, view)
     return EXIT_CODES[job.status]
@@ -95,9 +102,10 @@ def _view(options: argparse.Namespace, setup: Setup) -> PlainView:
 
 
 @contextmanager
-def _listening(handle: JobHandle, view: PlainView) -> Iterator[None]:
-    """Ctrl-C stops with grace, twice aborts; so does a termination. A line typed meanwhile is a follow-up. When nobody
-    reads the events any more, the job is aborted: it would cost money for nobody."""
+def _listening(handle: JobHandle, view: PlainView, asker: Asker | None) -> Iterator[None]:
+    """Ctrl-C stops with grace, twice aborts; so does a termination. A line typed meanwhile answers the question that
+    stands, else it is a follow-up. When nobody reads the events any more, the job is aborted: it would cost money for
+    nobody."""
     loop = asyncio.get_running_loop()
     presses = 0
     timer = loop.call_later(TICK, lambda: tick())  # noqa: PLW0108 - defined below
@@ -116,12 +124,27 @@ def _listening(handle: JobHandle, view: PlainView) -> Iterator[None]:
         view.tick()
         timer = loop.call_later(TICK, tick)
 
+    def typed(line: str) -> None:
+        if asker is None or not asker.takes(line):
+            handle.send(line)
+
+    def changed() -> None:
+        if asker is not None:
+            asker.typed()
+        view.tick()
+
+    def ended() -> None:
+        if asker is not None:
+            asker.end()
+
     view.on_gone = handle.cancel
     on_signal(loop, "SIGINT", pressed)
     on_signal(loop, "SIGTERM", handle.cancel)
     try:
-        with Keyboard(handle.send, view.tick) as keyboard:
+        with Keyboard(typed, changed, on_end=ended) as keyboard:
             view.watch(keyboard)
+            if asker is not None:
+                asker.listen(keyboard)
             yield
     finally:
         view.watch(None)

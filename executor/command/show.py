@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from registry.messages import Event
 
 from .out import json_text, note, say
-from .view import JobView
+from .view import PROMPT, JobView
 
 if TYPE_CHECKING:
     from .keyboard import Keyboard
@@ -44,6 +44,13 @@ class PlainView:
     def tell(self, line: str) -> None:
         """Prints a line of progress."""
         note(f"[{time.monotonic() - self.start:6.1f} s] {line}")
+
+    def ask(self, question: tuple[str, ...]) -> None:
+        """Shows a question that y or n answers; without lines there is none any more."""
+        for line in question:
+            note(line)
+        if question:
+            note(PROMPT)
 
     def tick(self) -> None:
         """Time has passed, or something was typed."""

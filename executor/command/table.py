@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from registry.text import cut_end
 
 from .out import safe
-from .view import JobView, StepLine, one_line
+from .view import PROMPT, JobView, StepLine, one_line
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -49,10 +49,14 @@ ERROR_CHARS = 500
 """Characters of a failed step's error below the table's last state."""
 
 
+MORE_ABOVE = "  (the whole question stands above)"
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """What a picture depends on beside the job. `elapsed` are seconds since its start, `now` seconds since the epoch;
-    `height` None: all of it; `typed` the line being typed, None where none can be; `ended`: the table's last state."""
+    `height` None: all of it; `typed` the line being typed, None where none can be; `ended`: the table's last state;
+    `question`: what the user is asked, it goes before the steps."""
 
     width: int
     height: int | None
@@ -61,6 +65,7 @@ class Frame:
     typed: str | None = None
     ended: bool = False
     unicode: bool = True
+    question: tuple[str, ...] = ()
 
 
 def picture(view: JobView, frame: Frame) -> list[Text]:
@@ -68,9 +73,11 @@ def picture(view: JobView, frame: Frame) -> list[Text]:
     from rich.text import Text
 
     lines = [_title(view, frame)]
-    if view.steps:
-        extra = 4 if frame.typed is not None else 3
-        room = None if frame.height is None else max(1, frame.height - extra)
+    asked, _ = question_lines(frame)
+    extra = len(asked) + (4 if frame.typed is not None else 3)
+    room = None if frame.height is None else frame.height - extra
+    if view.steps and not (asked and room is not None and room < 1):
+        room = None if room is None else max(1, room)
         steps = sorted(view.steps.values(), key=lambda step: step.generation)
         shown = _chosen(steps, room)
         lines += _rows(shown, frame)
@@ -78,6 +85,7 @@ def picture(view: JobView, frame: Frame) -> list[Text]:
             hidden = Counter(step.status for step in steps) - Counter(step.status for step in shown)
             told = ", ".join(f"{count} {status}" for status, count in sorted(hidden.items()))
             lines.append(Text(f"{'…' if frame.unicode else '...'} and {told}", style="dim"))
+    lines += [Text(line, style="yellow") for line in asked]
     if frame.typed is not None and not frame.ended:
         lines.append(_input(frame))
     for line in lines:
@@ -85,6 +93,26 @@ def picture(view: JobView, frame: Frame) -> list[Text]:
         if not frame.unicode:
             line.plain = line.plain.replace("…", "~")
     return [*lines, *_errors(view, frame)] if frame.ended else lines
+
+
+def question_lines(frame: Frame) -> tuple[list[str], bool]:
+    """The question broken to the frame's width, in half of its height at most, and whether that is all of it."""
+    from rich.cells import chop_cells
+
+    if not frame.question or frame.ended:
+        return [], True
+    width = max(1, frame.width - 1)
+    lines = [piece for line in frame.question for piece in chop_cells(safe(one_line_kept(line)), width)]
+    most = len(lines) if frame.height is None else max(2, frame.height // 2) - 1
+    whole = len(lines) <= most
+    if not whole:
+        lines = [*lines[: most - 1], MORE_ABOVE] if most > 1 else lines[:1]
+    return (lines if frame.typed is not None else [*lines, PROMPT]), whole
+
+
+def one_line_kept(text: str) -> str:
+    """The text in one line, its blanks as they are."""
+    return re.sub(r"\s", " ", text)
 
 
 def _errors(view: JobView, frame: Frame) -> list[Text]:
@@ -122,6 +150,8 @@ def _spin(frame: Frame) -> str:
 def _input(frame: Frame) -> Text:
     from rich.text import Text
 
+    if not frame.typed and frame.question:
+        return Text(f"{PROMPT}; Ctrl-C stops", style="bold yellow")
     if not frame.typed:
         return Text("type a line to add to the goal; Ctrl-C stops", style="dim")
     room = max(1, frame.width - 5)

@@ -11,6 +11,8 @@ from registry.text import cut_end
 
 ARGUMENT_CHARS = 200
 """Characters of a tool call's arguments in a line."""
+PROMPT = "type y or n, and why if you like"
+"""What stands below a question."""
 
 
 @dataclass(slots=True)
@@ -60,6 +62,8 @@ class JobView:
                 return self._step(event)
             case "answer":
                 return self._answer(payload)
+            case "approval":
+                return approval_line(event)
             case "inject":
                 return f"heard: {payload['content']}"
             case "compact":
@@ -139,6 +143,19 @@ class JobView:
             self.text = ""
             return "the answer begun is void"
         return None
+
+
+def approval_line(event: Event) -> str:
+    """That a call waits for a human's word, or what was said, by whom and why."""
+    payload = event.payload
+    line = f"{event.step_id or 'agent'}: {payload['tool_name']}"
+    by, reason = payload.get("decided_by"), one_line(str(payload.get("reason") or ""))
+    if payload["status"] == "waiting":
+        line += " waits for approval"
+        reason += f" {cut_end(one_line(str(payload['tool_args'])), ARGUMENT_CHARS)}"
+    else:
+        line += f" {payload['status']}" + (f" by {by}" if by == "user" else "")
+    return f"{line} - {reason.strip()}" if reason else line
 
 
 def one_line(text: str) -> str:
