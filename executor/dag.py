@@ -7,7 +7,6 @@ log's barrier before every command, and the clock of each step.
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -16,18 +15,16 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
-import structlog
-
 from agent.trust import joined_taint
 from registry.clock import SYSTEM_CLOCK, Clock
-from registry.context import caller, calling
-from registry.errors import DagwrightError, UsageError
+from registry.context import caller
+from registry.errors import UsageError
 from registry.messages import Event, Usage
 from registry.tools import ToolRegistry
 
 from .options import RunOptions
 from .results import PlanResult, StepOutcome, StepResult
-from .schedule import FINAL, reduce
+from .schedule import reduce
 from .schedule_types import (
     ENDED,
     Abort,
@@ -47,6 +44,7 @@ from .schedule_types import (
     StopStep,
 )
 from .schedule_types import Event as ScheduleEvent
+from .step_attempts import attempts
 from .step_prompt import StepBrief, dependencies_of
 from .step_runner import AgentRunner, Emit, StepRunner
 from .step_task import StepTask
@@ -55,8 +53,6 @@ if TYPE_CHECKING:
     from agent.react import ReActAgent
     from agent.services import Services
     from planner.plan import Plan, PlanStep
-
-log = structlog.get_logger(__name__)
 
 FOLLOW_UP = "user changed requirements"
 """The reason of a stop because the user said something new."""
@@ -287,46 +283,20 @@ class _Execution:
     # The work of one step
 
     async def attempts(self, step: PlanStep, work: StepTask) -> StepOutcome:
-        """The step's attempts, until one succeeds or no more are allowed; each is told how the one before failed."""
+        """The step's attempts, from what it starts with: the results of its dependencies."""
         dependencies = dependencies_of(step, self.steps, self.results)
         emit = None if self.on_event is None else partial(self.forward, step.id)
-        failure: tuple[str, str] | None = None
         work.taint = joined_taint(*(dependency.result.taint for dependency in dependencies))
-        while True:
-            work.attempts += 1
-            brief = StepBrief(
-                step,
-                self.goal,
-                dependencies,
-                failure,
-                self.options.context_chars,
-                self.options.structured_context_multiplier,
-                work.taint,
-            )
-            with calling(step_id=step.id, role="step", attempt=work.attempts):
-                outcome = await self.attempt(brief, emit, work)
-            work.taint = joined_taint(work.taint, outcome.taint)
-            if outcome.error_code is None or outcome.error_code in FINAL or work.attempts > self.options.step_retries:
-                return outcome
-            work.partial_output = outcome.output
-            failure = (outcome.error_code, outcome.error)
-
-    async def attempt(self, brief: StepBrief, emit: Emit | None, work: StepTask) -> StepOutcome:
-        """One attempt. A step contains whatever goes wrong inside it."""
-        try:
-            outcome = await self.runner.run_step(brief, emit, work.meter)
-        except Exception as error:  # noqa: BLE001 - one of the two places that contain everything
-            if isinstance(error, DagwrightError):
-                return StepOutcome("", error.code, f"{error.code}: {error}")
-            # somebody's bug: the log says where it is, but no values, which may be secrets
-            where = "".join(traceback.format_tb(error.__traceback__))
-            log.warning("step_error", step_id=brief.step.id, error=type(error).__name__, where=where)
-            return StepOutcome("", "error", f"error: {str(error) or type(error).__name__}")
-        if outcome.usage is not None:
-            work.meter.add(outcome.usage)
-        if outcome.error_code is None and not outcome.output.strip():
-            return replace(outcome, error_code="empty_output", error="empty_output: the step ended without a result")
-        return outcome
+        brief = StepBrief(
+            step,
+            self.goal,
+            dependencies,
+            context_chars=self.options.context_chars,
+            multiplier=self.options.structured_context_multiplier,
+            taint=work.taint,
+            trail=work.trail,
+        )
+        return await attempts(self.runner, brief, self.options.step_retries, emit, work)
 
     def ended(self, work: StepTask, task: asyncio.Task[StepOutcome]) -> None:
         """A step's task is over: the result is noted, the schedule hears of it."""
@@ -354,8 +324,8 @@ class _Execution:
             status,
             outcome.output,
             outcome.error or None,
-            attempts=work.attempts,
-            model=before.model,
+            attempts=work.trail.attempts,
+            model=work.trail.model or before.model,
             usage=work.meter.usage,
             started_at=before.started_at,
             ended_at=self.clock.time(),
@@ -365,6 +335,7 @@ class _Execution:
             tool_calls=outcome.tool_calls,
             id=step,
             taint=work.taint,
+            fallbacks=tuple(work.trail.fallbacks),
         )
 
     # What observers see

@@ -17,7 +17,9 @@ class RunOptions:
     moment it has its slot, waits for a human left out; None: no limit. `step_retries`: new attempts at a failed step.
     `agent`: further keyword arguments of each step's ReActAgent (max_iterations, use_native_tools, …).
     `context_chars`: bound of the dependencies' results in a step's query, in characters; times
-    `structured_context_multiplier` where they hold tables, code or citations.
+    `structured_context_multiplier` where they hold tables, code or citations. `step_verification`: a model takes a
+    second look at each result; `citation_verification`: the citations of each result must occur in what its step has
+    seen and be borne out by it. A result that fails is worked over once; failing again, its step has failed.
     """
 
     max_concurrency: int = 5
@@ -26,6 +28,8 @@ class RunOptions:
     agent: Mapping[str, Any] = field(default_factory=dict)
     context_chars: int = 50_000
     structured_context_multiplier: int = 3
+    step_verification: bool = False
+    citation_verification: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("max_concurrency", 1), ("step_retries", 0), ("context_chars", 1)):

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+from registry.fallback import Fallback
 from registry.messages import Usage, money
 
 from .schedule_types import PlanStatus, StepStatus
@@ -21,7 +22,9 @@ class StepResult:
     `error_code` for a failed step; `root_cause` is the id of the step that failed or was cancelled where this one was
     skipped for it. `model` is the name of the model that did the work. Times are seconds since the epoch; `elapsed` is
     the seconds it ran, waits for a human left out. `usage` sums all attempts. `tool_calls` counts them. `taint` names
-    the untrusted origins that its text may come from, those of the steps it depends on among them.
+    the untrusted origins that its text may come from, those of the steps it depends on among them. `fallbacks` are the
+    changes of model because a provider was out: each in the role `step` began again with a fresh agent, which is an
+    attempt too, as is the new one after a failed check.
     """
 
     status: StepStatus = "pending"
@@ -39,6 +42,7 @@ class StepResult:
     tool_calls: int = 0
     id: str = ""
     taint: tuple[str, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
 
     @property
     def cost(self) -> Decimal | None:
@@ -63,6 +67,7 @@ class StepResult:
             "tool_calls": self.tool_calls,
             "usage": self.usage.to_json(),
             "taint": list(self.taint),
+            "fallbacks": [fallback.to_json() for fallback in self.fallbacks],
         }
 
     @classmethod
@@ -84,6 +89,7 @@ class StepResult:
             data.get("tool_calls", 0),
             data["id"],
             tuple(data.get("taint", ())),
+            tuple(Fallback.from_json(one) for one in data.get("fallbacks", ())),
         )
 
     def progress(self) -> dict[str, Any]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from registry.text import clean, cut_end, cut_middle, load_prompt
 from registry.tokens import estimate_text
 
 from .results import StepResult
+from .step_trail import DONE_CHARS, CallDone, StepTrail, texts_of, told_calls
 
 if TYPE_CHECKING:
     from planner.plan import PlanStep
@@ -49,7 +50,8 @@ class Dependency:
 @dataclass(frozen=True, slots=True)
 class StepBrief:
     """All that one attempt at a step starts from. `failure`: what the attempt before ended with; `taint`: the untrusted
-    origins of what it is told."""
+    origins of what it is told. `rejected`: what a check found, and the result that it found it in. `done`: tool calls
+    that earlier agents made. `trail`: where the step's agents note what they do."""
 
     step: PlanStep
     goal: str
@@ -58,6 +60,9 @@ class StepBrief:
     context_chars: int = CONTEXT_CHARS
     multiplier: int = STRUCTURED_MULTIPLIER
     taint: tuple[str, ...] = ()
+    rejected: tuple[str, str] | None = None
+    done: tuple[CallDone, ...] = ()
+    trail: StepTrail = field(default_factory=StepTrail)
 
     def query(self, budget: int | None = None) -> str:
         """The step's query for a model with this `budget` of input tokens (None: ample); it leaves half of it free."""
@@ -71,10 +76,10 @@ def step_query(brief: StepBrief, budget: int | None = None) -> str:
     template = load_prompt("executor", "step_short" if budget is not None and budget < SHORT_BUDGET else "step")
     task = point_to_results(brief.step.task, [dependency.id for dependency in brief.dependencies])
     hint = f"A tool that may help: {_line(brief.step.tool_hint)}" if brief.step.tool_hint else ""
-    failure = _failure(brief, marker)
+    after = (_done(brief, marker, budget), _failure(brief, marker), _rejected(brief, marker))
 
     def query(results: str) -> str:
-        context = "".join(f"\n{section}\n" for section in (hint, results, failure) if section)
+        context = "".join(f"\n{section}\n" for section in (hint, results, *after) if section)
         return template.substitute(task=task, goal=cut_middle(brief.goal, GOAL_CHARS) or "(not given)", context=context)
 
     if not outputs:
@@ -87,7 +92,8 @@ def step_query(brief: StepBrief, budget: int | None = None) -> str:
 
 def _texts(brief: StepBrief, outputs: Sequence[str]) -> list[str]:
     """Everything in the query that models or tools wrote."""
-    texts = [brief.step.task, brief.goal, *outputs, *(brief.failure or ())]
+    texts = [brief.step.task, brief.goal, *outputs, *(brief.failure or ()), *(brief.rejected or ())]
+    texts += texts_of(brief.done)
     for dependency in brief.dependencies:
         texts += (dependency.task, dependency.result.error or "")
     return texts
@@ -153,6 +159,23 @@ def _failure(brief: StepBrief, marker: str) -> str:
     code, text = brief.failure
     block = f"{marker} failure\n{cut_middle(clean(text), FAILURE_CHARS)}\n{marker} end of failure"
     return load_prompt("executor", "step_failure").substitute(code=code, block=block, marker=marker)
+
+
+def _rejected(brief: StepBrief, marker: str) -> str:
+    if brief.rejected is None:
+        return ""
+    found, result = (cut_middle(clean(text), FAILURE_CHARS) for text in brief.rejected)
+    block = f"{marker} findings\n{found}\n{marker} result\n{result}\n{marker} end"
+    return load_prompt("executor", "step_rejected").substitute(block=block, marker=marker)
+
+
+def _done(brief: StepBrief, marker: str, budget: int | None) -> str:
+    room = DONE_CHARS if budget is None else min(DONE_CHARS, budget)  # a character per token: a quarter of it, mostly
+    block = told_calls(brief.done, room, share_out)
+    if not block:
+        return ""
+    block = f"{marker} tool calls\n{block}\n{marker} end of tool calls"
+    return load_prompt("executor", "step_done").substitute(block=block, marker=marker)
 
 
 def _room(frame: str, outputs: Sequence[str], tokens: int) -> int:

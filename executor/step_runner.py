@@ -6,7 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agent.events import Emitter
+from agent.trust import joined_taint, origin_of
 from registry.clock import SYSTEM_CLOCK, Clock
+from registry.context import caller, calling
+from registry.errors import LLMError
+from registry.fallback import OUTAGES, Fallback
 from registry.messages import Event
 from registry.metering import Meter
 from registry.models import as_registry
@@ -27,6 +32,9 @@ Emit = Callable[[Event], None]
 
 AMPLE_CHARS = 1 << 30
 """A step's query has its bound from its brief; the agent must not summarise it."""
+
+CHECK_FAILED = "check_failed"
+"""The code of a step whose result did not pass its checks, not even worked over. The result stays as its output."""
 
 _WHY = {
     "max_iterations": "the iteration limit was reached before there was an answer",
@@ -74,11 +82,23 @@ class AgentRunner:
         """The name of the model that the step's hint comes to."""
         return self.models.resolve_name(step.model_hint)
 
+    def chain(self, step: PlanStep) -> tuple[str, ...]:
+        """The name of the step's model, and of those that take over while providers are out. Raises UsageError where
+        one of them is not registered."""
+        name = self.models.resolve_name(step.model_hint)
+        return (name, *self.models.fallbacks(name))
+
     def resolve_agent(
-        self, step: PlanStep, emit: Emit | None = None, meter: Meter | None = None, taint: tuple[str, ...] = ()
+        self,
+        step: PlanStep,
+        emit: Emit | None = None,
+        meter: Meter | None = None,
+        taint: tuple[str, ...] = (),
+        model: str | None = None,
     ) -> ReActAgent:
-        """A fresh agent for the step: the model by its hint, its own guards and memory, the run's hooks and tools.
-        `taint`: where the texts that it is given come from, as far as that is not to be trusted."""
+        """A fresh agent for the step: the model of this name, else the one by its hint; its own guards and memory, the
+        run's hooks and tools. `taint`: where the texts that it is given come from, as far as that is not to be
+        trusted."""
         from agent.context import ContextGuard
         from agent.react import ReActAgent
         from agent.services import Services
@@ -88,7 +108,7 @@ class AgentRunner:
         settings = dict(self.options.agent)
         settings["metadata"] = {"agent_id": step.id, **(settings.get("metadata") or {})}
         return ReActAgent(
-            meter.metered(self.models.resolve(step.model_hint)),
+            meter.metered(self.models.get(model or self.models.resolve_name(step.model_hint))),
             self.tools,
             **{
                 "hooks": self.hooks,
@@ -108,10 +128,108 @@ class AgentRunner:
         )
 
     async def run_step(self, brief: StepBrief, emit: Emit | None, meter: Meter) -> StepOutcome:
-        """One attempt by a fresh agent; the query leaves it at least half of its model's context."""
-        agent = self.resolve_agent(brief.step, emit, meter, brief.taint)
-        result = await agent.run(brief.query(agent.guard.budget(agent.llm)))
+        """The step by a fresh agent, whose query leaves at least half of its model's context free. While a provider is
+        out a fresh agent on the next model begins again; a result that fails its checks is worked over once. Each of
+        them is told what was already done."""
+        return await _StepRun(self, brief, emit, meter).outcome()
+
+
+class _StepRun:
+    """Agents one after another, until the result of one stands."""
+
+    def __init__(self, runner: AgentRunner, brief: StepBrief, emit: Emit | None, meter: Meter) -> None:
+        self.runner, self.brief, self.meter, self.trail = runner, brief, meter, brief.trail
+        self.names = runner.chain(brief.step)
+        self.observer = self.trail.watching(emit)
+        self.tell = Emitter(emit, runner.clock)
+        self.place = self.iterations = self.calls = 0
+
+    async def outcome(self) -> StepOutcome:
+        """What came of it in the end."""
+        while True:
+            outcome = await self._agent()
+            if outcome.error_code in OUTAGES and self._next_model(outcome.error_code or ""):
+                continue
+            outcome = self._summed(outcome)
+            if outcome.error_code is not None or not outcome.output.strip():
+                return outcome
+            rejected = await self._rejected(outcome)
+            if rejected is not None:
+                return rejected
+
+    async def _agent(self) -> StepOutcome:
+        """One agent's work."""
+        name, self.trail.model = self.names[self.place], self.names[self.place]
+        brief = self._knowing_all(self.brief)
+        agent = self.runner.resolve_agent(brief.step, self.observer, self.meter, brief.taint, name)
+        with calling(attempt=max(1, self.trail.attempts)):
+            result = await agent.run(brief.query(agent.guard.budget(agent.llm)))
+        self.iterations += result.iterations
+        self.calls += len(result.tool_calls)
+        self.brief = replace(self.brief, taint=joined_taint(self.brief.taint, result.taint))
         return outcome_of(result)
+
+    def _knowing_all(self, brief: StepBrief) -> StepBrief:
+        """The brief with all that the step's agents did until now."""
+        done = self.trail.calls(self.runner.tools)
+        read = [self.runner.tools.get(call.name) for call in done if call.name in self.runner.tools]
+        taint = joined_taint(brief.taint, (origin_of(tool) for tool in read if not tool.trusted))
+        return replace(brief, done=done, taint=taint)
+
+    def _summed(self, outcome: StepOutcome) -> StepOutcome:
+        """An agent's outcome as the step's: with the counts of all agents, and all models that were tried."""
+        error = outcome.error
+        if outcome.error_code in OUTAGES and self.place:
+            error += f" (tried in this order: {', '.join(self.names[: self.place + 1])})"
+        output = outcome.output
+        if outcome.error_code is not None and not output.strip() and self.brief.rejected is not None:
+            output = self.brief.rejected[1]
+        return replace(
+            outcome,
+            output=output,
+            error=error,
+            iterations=self.iterations,
+            tool_calls=self.calls,
+            taint=self.brief.taint,
+        )
+
+    def _next_model(self, error: str) -> bool:
+        """Goes on to the next model of the chain; False where there is none left."""
+        if self.place + 1 >= len(self.names):
+            return False
+        self._fell_back(Fallback(self.names[self.place], self.names[self.place + 1], error, caller().role))
+        self.place += 1
+        self.trail.attempts += 1
+        return True
+
+    def _fell_back(self, change: Fallback) -> None:
+        self.trail.fallbacks.append(change)
+        self.tell("fallback", **change.to_json())
+
+    # Checks
+
+    async def _rejected(self, outcome: StepOutcome) -> StepOutcome | None:
+        """The outcome after its checks; None where the result is to be worked over."""
+        options = self.runner.options
+        if not (options.step_verification or options.citation_verification):
+            return outcome
+        from .step_checks import StepChecks
+
+        models = self.runner.models.each(self.meter.metered)
+        checks = StepChecks(options, models, self.tell, self.runner.clock, self._fell_back)
+        with calling(attempt=max(1, self.trail.attempts)):
+            try:
+                feedback = await checks.feedback(self._knowing_all(self.brief), outcome.output)
+            except LLMError as error:  # auth or quota: nothing else can succeed either
+                return replace(outcome, error_code=error.code, error=f"{error.code}: {error}")
+        if not feedback:
+            return outcome
+        if self.trail.rechecked:
+            return replace(outcome, error_code=CHECK_FAILED, error=f"{CHECK_FAILED}: {feedback}")
+        self.trail.rechecked = True
+        self.trail.attempts += 1
+        self.brief = replace(self.brief, failure=None, rejected=(feedback, outcome.output))
+        return None
 
 
 def outcome_of(result: AgentResult) -> StepOutcome:

@@ -11,6 +11,7 @@ from registry.metering import Meter
 
 from .results import StepOutcome
 from .schedule_types import Event, StepReady, StepWaiting
+from .step_trail import StepTrail
 
 
 class StepTask:
@@ -23,7 +24,7 @@ class StepTask:
         self.step_id, self.timeout, self.tell, self.clock = step_id, timeout, tell, clock
         self.task: asyncio.Task[StepOutcome] | None = None
         self.meter = Meter()
-        self.attempts = 0
+        self.trail = StepTrail()
         self.partial_output = ""
         self.taint: tuple[str, ...] = ()
         self._limit: asyncio.Timeout | None = None

@@ -45,6 +45,18 @@ def route_schema() -> dict[str, Any]:
     )
 
 
+def check_schema() -> dict[str, Any]:
+    """The schema of a second look at a result."""
+    return _object({"feedback": _text(4_000), "passed": {"type": "boolean"}})
+
+
+def citations_schema(count: int) -> dict[str, Any]:
+    """The schema of what a check of `count` citations found."""
+    number = {"type": "integer", "minimum": 1, "maximum": count}
+    item = _object({"number": number, "reason": _text(500)})
+    return _object({"unsupported": {"type": "array", "items": item, "maxItems": count}})
+
+
 def _steps(max_steps: int, task_chars: int) -> dict[str, Any]:
     step = _object(
         {

@@ -1,0 +1,54 @@
+"""The attempts at one step: each is told how the one before failed and what was already done in it."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import replace
+
+import structlog
+
+from agent.trust import joined_taint
+from registry.context import calling
+from registry.errors import DagwrightError
+
+from .results import StepOutcome
+from .schedule import FINAL
+from .step_prompt import StepBrief
+from .step_runner import Emit, StepRunner
+from .step_task import StepTask
+
+log = structlog.get_logger(__name__)
+
+
+async def attempts(
+    runner: StepRunner, brief: StepBrief, retries: int, emit: Emit | None, work: StepTask
+) -> StepOutcome:
+    """The outcome of the first attempt that succeeds, of one after which no other can do better, or of the last."""
+    while True:
+        work.trail.attempts += 1
+        with calling(step_id=brief.step.id, role="step", attempt=work.trail.attempts):
+            outcome = await _attempt(runner, brief, emit, work)
+        work.taint = joined_taint(work.taint, outcome.taint)
+        if outcome.error_code is None or outcome.error_code in FINAL or retries <= 0:
+            return outcome
+        retries -= 1
+        work.partial_output = outcome.output
+        brief = replace(brief, failure=(outcome.error_code, outcome.error), taint=work.taint)
+
+
+async def _attempt(runner: StepRunner, brief: StepBrief, emit: Emit | None, work: StepTask) -> StepOutcome:
+    """One attempt. A step contains whatever goes wrong inside it."""
+    try:
+        outcome = await runner.run_step(brief, emit, work.meter)
+    except Exception as error:  # noqa: BLE001 - one of the two places that contain everything
+        if isinstance(error, DagwrightError):
+            return StepOutcome("", error.code, f"{error.code}: {error}")
+        # somebody's bug: the log says where it is, but no values, which may be secrets
+        where = "".join(traceback.format_tb(error.__traceback__))
+        log.warning("step_error", step_id=brief.step.id, error=type(error).__name__, where=where)
+        return StepOutcome("", "error", f"error: {str(error) or type(error).__name__}")
+    if outcome.usage is not None:
+        work.meter.add(outcome.usage)
+    if outcome.error_code is None and not outcome.output.strip():
+        return replace(outcome, error_code="empty_output", error="empty_output: the step ended without a result")
+    return outcome

@@ -1,0 +1,104 @@
+"""What a step's agents have done so far, for those who come after them, and for the account."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from registry.fallback import Fallback
+from registry.messages import Event, canonical_json
+from registry.text import clean, cut_end, cut_middle
+from registry.tools import ToolRegistry
+
+DONE_CHARS = 12_000
+"""Characters that calls made earlier may take in a query."""
+SHOWN_READS = 20
+"""Of calls that only read, the newest so many are told; those that may have changed something are all told."""
+ARGUMENT_CHARS = 400
+MIN_RESULT_CHARS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class CallDone:
+    """A tool call that an earlier agent made. `observation` None: it was under way when that agent ended, and nobody
+    knows what came of it. `writes`: its tool is not declared read-only, pure or idempotent."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    observation: str | None = None
+    is_error: bool = False
+    writes: bool = True
+
+
+class StepTrail:
+    """A step's history over all its agents, whichever way each of them ends. Owned by the step's task.
+
+    `attempts` counts the agents, `model` is the name of the last one's model, `fallbacks` are the changes of model,
+    `rechecked` says that a failed check has had its new attempt.
+    """
+
+    def __init__(self) -> None:
+        self.attempts = 0
+        self.model: str | None = None
+        self.fallbacks: list[Fallback] = []
+        self.rechecked = False
+        self._calls: dict[str, CallDone] = {}
+
+    def watching(self, emit: Callable[[Event], None] | None) -> Callable[[Event], None]:
+        """An observer of an agent's events that notes its tool calls and hands everything on to `emit`."""
+
+        def observe(event: Event) -> None:
+            if event.channel == "call":
+                self._note(event.payload)
+            if emit is not None:
+                emit(event)
+
+        return observe
+
+    def _note(self, told: Mapping[str, Any]) -> None:
+        key = f"{self.attempts}/{told.get('key')}"
+        if told.get("status") == "start":
+            self._calls[key] = CallDone(str(told.get("tool_name")), told.get("tool_args") or {})
+        elif told.get("status") == "end" and key in self._calls:
+            text, is_error = str(told.get("observation") or ""), bool(told.get("is_error"))
+            self._calls[key] = replace(self._calls[key], observation=text, is_error=is_error)
+
+    def calls(self, tools: ToolRegistry) -> tuple[CallDone, ...]:
+        """All calls so far, in the order in which they began."""
+        harmless = {tool.name for tool in tools if tool.read_only or tool.pure or tool.idempotent}
+        return tuple(replace(call, writes=call.name not in harmless) for call in self._calls.values())
+
+
+def told_calls(calls: Sequence[CallDone], room: int, share: Callable[[Sequence[str], int], list[str]]) -> str:
+    """The calls as numbered lines with their results, in about `room` characters; `share` cuts several texts to a
+    common bound. Empty where there were none."""
+    shown = _shown(calls)
+    if not shown:
+        return ""
+    arguments = max(60, min(ARGUMENT_CHARS, room // (3 * len(shown))))
+    heads = [_head(number, call, arguments) for number, call in enumerate(shown, 1)]
+    left = max(MIN_RESULT_CHARS * len(shown), room - sum(map(len, heads)))
+    results = share([clean(call.observation or "").strip() for call in shown], left)
+    lines = [f"{head}\n{result}" if result else head for head, result in zip(heads, results, strict=True)]
+    if missing := len(calls) - len(shown):
+        lines.insert(0, f"({missing} earlier calls that only read are left out)")
+    return "\n".join(lines)
+
+
+def texts_of(calls: Iterable[CallDone]) -> list[str]:
+    """All that models and tools wrote in these calls."""
+    return [text for call in calls for text in (call.name, canonical_json(call.arguments), call.observation or "")]
+
+
+def _shown(calls: Sequence[CallDone]) -> list[CallDone]:
+    reads = [place for place, call in enumerate(calls) if not call.writes]
+    left_out = set(reads[:-SHOWN_READS])
+    return [call for place, call in enumerate(calls) if place not in left_out]
+
+
+def _head(number: int, call: CallDone, limit: int) -> str:
+    effect = "may have had an effect" if call.writes else "only read"
+    end = "outcome unknown" if call.observation is None else "failed" if call.is_error else "succeeded"
+    arguments = cut_middle(clean(canonical_json(call.arguments)), limit, " … ")
+    return f"{number}. {cut_end(clean(call.name), 100)}({arguments}): {effect}, {end}"
