@@ -142,14 +142,6 @@ class JobRunner:
             raise UsageError("no plan is running: there is no step to cancel")
         self._executor.cancel_step(step_id)
 
-    def clock_stops(self) -> None:
-        """The job waits for a human from here on: its time does not count. May be nested."""
-        self.time.stops()
-
-    def clock_goes(self) -> None:
-        """One such wait is over."""
-        self.time.goes()
-
     # The pipeline
 
     async def run(self) -> Job:
@@ -172,7 +164,10 @@ class JobRunner:
                 if isinstance(error, UsageError):
                     raise
                 return job
-            except BaseException as error:
+            except Exception as error:  # somebody's bug: the job's account says so, the log where it is
+                log.exception("job_error", job_id=self.log.job_id)
+                return self._ended(self._with_what_there_is("failed", "internal", f"{type(error).__name__}: {error}"))
+            except BaseException as error:  # the process ends
                 self._ended(self._with_what_there_is("failed", "internal", f"{type(error).__name__}: {error}"))
                 raise
             return self._ended(ending)

@@ -75,12 +75,14 @@ class JobWaits:
         try:
             async with self._parked(call.step_id):
                 decision, expired = await self._decision(waiting)
+                del self._waiting[call.call_id]
                 self._say(call, "expired" if expired else "approved" if decision.approve else "rejected", decision)
         except asyncio.CancelledError:
-            self._say(call, "cancelled")
+            if self._waiting.pop(call.call_id, None) is not None:
+                self._say(call, "cancelled")
             raise
         finally:
-            del self._waiting[call.call_id]
+            self._waiting.pop(call.call_id, None)
         return decision
 
     async def _decision(self, waiting: _Waiting) -> tuple[Decision, bool]:
