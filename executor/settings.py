@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from registry.errors import ConfigError
+from registry.redaction import know_environment, know_url
 from registry.toml_file import FOLDER, find_file, nearest, read_toml, shown
 
 from .hooks_config import read_hooks
@@ -87,7 +88,11 @@ def load_settings(
     if "data_dir" not in values:
         folder = data_folder(env)
         values["data_dir"] = _Value(folder, "default", str(folder))
-    return _checked(values, Settings)
+    know_environment(read_environment(env, here))
+    settings = _checked(values, Settings)
+    if settings.database_url is not None:
+        know_url(settings.database_url.get_secret_value())
+    return settings
 
 
 def _as_option(name: str, value: Any) -> str:

@@ -1,5 +1,5 @@
 """Where the command writes: standard output for results, standard error for the rest. A reader that has gone away is
-no error, and no text of a model or a tool can steer the terminal."""
+no error, no text of a model or a tool can steer the terminal, and no secret is shown."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import os
 import re
 import sys
 from typing import Any, TextIO
+
+from registry.redaction import redact, redact_data
 
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """What moves the cursor, colours, sets titles, beeps, or overrides the reading direction, line separators, and half
@@ -25,7 +27,7 @@ def _escape(code: int) -> str:
 
 def json_text(data: Any, indent: int | None = 1) -> str:
     """JSON in which such characters are escaped; the data is the same."""
-    text = json.dumps(data, ensure_ascii=not _is_unicode(sys.stdout), indent=indent, default=str)
+    text = json.dumps(redact_data(data), ensure_ascii=not _is_unicode(sys.stdout), indent=indent, default=str)
     return _STEERING.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
 
 
@@ -68,7 +70,7 @@ def _write(stream: TextIO | None, text: str) -> bool:
     if stream is None:
         return False
     try:
-        stream.write(text)
+        stream.write(redact(text))
         stream.flush()
     except (BrokenPipeError, ValueError):
         abandon(stream)
