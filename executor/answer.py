@@ -19,16 +19,20 @@ def work_of(plan: Plan, steps: Mapping[str, StepResult], room: int) -> str:
     that it can't forge."""
     tasks = {step.id: step.task for step in plan.steps}
     each = max(MIN_STEP_CHARS, min(STEP_CHARS, room // max(1, len(steps))))
-    bodies = {
-        name: cut_middle(result.output, each) if result.output else (result.error or "no result")
-        for name, result in steps.items()
-    }
+    bodies = {name: _body(result, each) for name, result in steps.items()}
     marker = unforgeable_marker([*bodies.values(), *tasks.values()])
     return "\n\n".join(
         f"[step {name}: {cut_middle(tasks.get(name, ''), 300)}] {steps[name].status}\n"
         + marked(body, f"what step {name} brought", marker)
         for name, body in bodies.items()
     )
+
+
+def _body(result: StepResult, limit: int) -> str:
+    if not result.output:
+        return result.error or "no result"
+    why = f"(not to be relied on: {cut_middle(result.error, 500)})\n" if result.error else ""
+    return why + cut_middle(result.output, limit)
 
 
 def joined(plan: Plan | None, steps: Mapping[str, StepResult]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +16,7 @@ from agent.interrupts import InterruptQueue
 from agent.react import ReActAgent
 from agent.services import Services
 from agent.state import AgentResult
-from agent.synthesis import format_trace, stream_synthesis
+from agent.synthesis import AnswerDelta, format_trace, stream_synthesis
 from agent.trust import new_marker
 from planner.analyzer import PlanAnalyzer, Verdict
 from planner.checks import PlanError
@@ -29,11 +29,13 @@ from registry.call_cache import CallCache
 from registry.clock import SYSTEM_CLOCK, Clock
 from registry.context import calling
 from registry.errors import BudgetExceededError, DagwrightError, LLMError, UsageError
+from registry.fallback import Fallback
 from registry.llm import LLM
 from registry.messages import Event, Message
 from registry.models import ModelRegistry
 from registry.tools import ToolRegistry
 
+from .agent_run import run_agent
 from .answer import joined, plain_statement, work_of
 from .budget_end import USED_UP, synthesis_within, trace_of
 from .dag import DAGExecutor
@@ -44,6 +46,7 @@ from .ledger import Ledger
 from .log.memory import MemoryLog
 from .results import PlanResult, StepResult
 from .rounds import after_round
+from .step_trail import StepTrail
 from .waits import Approve, JobWaits
 
 FOLLOW_UP = "[User follow-up]: "
@@ -87,6 +90,8 @@ class JobRunner:
     ) -> None:
         self.request, self.tools, self.log = request, tools, log
         self.hooks, self.options, self.clock = hooks, options or JobOptions(), clock
+        for name in models.names():
+            models.fallbacks(name)  # one that is not registered is a mistake now, not in the middle of an outage
         budget = request.budget
         self.time = JobTime(None if budget is None else budget.seconds, clock)
         self.ledger = Ledger(log.append, budget, models, self.time)
@@ -189,7 +194,7 @@ class JobRunner:
         chosen = Route("dag", None)
         if self.options.router:
             try:
-                chosen = await route(self.models, self.goal, self.request.history)
+                chosen = await route(self.models, self.goal, self.request.history, on_fallback=self._fell_back)
             except LLMError as error:
                 if error.code in FATAL:
                     raise
@@ -202,17 +207,15 @@ class JobRunner:
     async def _react(self) -> _Ending:
         llm = self.models.for_role("reasoning") if self.domain else self.models.get_default()
         history: Sequence[Message] = self.request.history
-        query = self.goal
+        query, trail = self.goal, StepTrail()
         while True:
-            self._agent = self._new_agent(llm)
-            if self.stopping:
-                self._agent.finish()
-            with calling(role="agent"):
-                result = await self._agent.run(query, history=history)
+            result, llm = await run_agent(
+                self._new_agent, self.models, llm, query, history, self.tools, trail, self._pass_on, self._fell_back
+            )
             self.iterations += result.iterations
             if result.stop_reason == "budget_exceeded":
                 raise BudgetExceededError(result.error_message or "")
-            answer = await self._react_answer(self._agent, query, result)
+            answer = await self._react_answer(llm, query, result)
             if waiting := self.inbox.drain():
                 self.log.append("inject", {"type": "inject", "content": "\n\n".join(waiting)})
                 history, query = result.messages, "\n\n".join(waiting)
@@ -223,28 +226,31 @@ class JobRunner:
             self._agent = None
             return self._react_ending(result, answer)
 
-    def _new_agent(self, llm: Any) -> ReActAgent:
-        return ReActAgent(
+    def _new_agent(self, llm: LLM, on_event: Callable[[Event], None]) -> ReActAgent:
+        self._agent = ReActAgent(
             llm,
             self.tools,
             hooks=self.hooks,
             interrupts=self.inbox,
             context_guard=ContextGuard(compact_llm=self.models.for_role("compact")),
-            on_event=self._pass_on,
+            on_event=on_event,
             answer_mode=self.request.answer_mode,
             services=self.services,
             clock=self.clock,
             **{**self.options.run.agent, "system_prompt": self._rules()},
         )
+        if self.stopping:
+            self._agent.finish()
+        return self._agent
 
-    async def _react_answer(self, agent: ReActAgent, query: str, result: AgentResult) -> str:
+    async def _react_answer(self, llm: LLM, query: str, result: AgentResult) -> str:
         if result.stop_reason != "final_answer" or self.request.answer_mode == "direct":
             return result.answer
-        messages = self._answer_request(agent.llm, query, format_trace(result.messages))
+        messages = self._answer_request(llm, query, format_trace(result.messages))
         if messages is None:
             return result.answer
         text = ""
-        async with aclosing(stream_synthesis(agent.llm, messages, result.answer, self._emit)) as deltas:
+        async with aclosing(self._synthesis(llm, messages, result.answer)) as deltas:
             async for delta in deltas:
                 text = "" if delta.reset else text + delta
                 if len(self.inbox):
@@ -267,7 +273,7 @@ class JobRunner:
     # A plan and its rounds
 
     async def _dag(self) -> _Ending:
-        planner = self.options.planner(self.models, self.tools, self.clock)
+        planner = self.options.planner(self.models, self.tools, self.clock, self._fell_back)
         fixed = self.plan is not None
         if self.plan is None:
             await self._make_plan(planner)
@@ -365,12 +371,13 @@ class JobRunner:
         self.log.append("phase", {"phase": "executing"})
         kept = {name: self.steps[name] for name in self.plan.kept if name in self.steps}
         agent = {**self.options.run.agent, "system_prompt": self._rules()}
+        cited = self.options.run.citation_verification or self.domain is not None
         executor = DAGExecutor(
             self.models,
             self.tools,
             hooks=self.hooks,
             on_event=self._pass_on,
-            options=replace(self.options.run, agent=agent),
+            options=replace(self.options.run, agent=agent, citation_verification=cited),
             services=self.services,
             clock=self.clock,
         )
@@ -396,7 +403,8 @@ class JobRunner:
         else:
             self.log.append("phase", {"phase": "analyzing"})
             try:
-                verdict = await PlanAnalyzer(self.models, clock=self.clock).analyze(self.goal, result)
+                analyzer = PlanAnalyzer(self.models, clock=self.clock, on_fallback=self._fell_back)
+                verdict = await analyzer.analyze(self.goal, result)
             except LLMError as error:
                 if error.code in FATAL or isinstance(error, BudgetExceededError):
                     raise
@@ -416,7 +424,7 @@ class JobRunner:
         messages = self._answer_request(llm, query, self._work_for(llm)) if done else None
         if messages is not None:
             answer = ""
-            async with aclosing(stream_synthesis(llm, messages, fallback, self._emit)) as deltas:
+            async with aclosing(self._synthesis(llm, messages, fallback)) as deltas:
                 async for delta in deltas:
                     answer = "" if delta.reset else answer + delta
                     if len(self.inbox):
@@ -474,9 +482,12 @@ class JobRunner:
             return plain
         return replace(plain, answer=answer if answer.strip() else plain.answer)
 
+    def _synthesis(self, llm: LLM, messages: Sequence[Message], fallback: str) -> AsyncGenerator[AnswerDelta, None]:
+        return stream_synthesis(llm, messages, fallback, self._emit, models=self.models)
+
     async def _streamed(self, llm: LLM, messages: Sequence[Message], fallback: str) -> str:
         answer = ""
-        async with aclosing(stream_synthesis(llm, messages, fallback, self._emit)) as deltas:
+        async with aclosing(self._synthesis(llm, messages, fallback)) as deltas:
             async for delta in deltas:
                 answer = "" if delta.reset else answer + delta
         return answer
@@ -508,6 +519,9 @@ class JobRunner:
         if event.channel == "step_progress" and event.step_id is not None:
             self.time.step(event.step_id, event.payload["status"])
         self.log.append(event.channel, event.payload, event.step_id)
+
+    def _fell_back(self, change: Fallback) -> None:
+        self.log.append("fallback", change.to_json())
 
     def _emit(self, channel: str, **payload: Any) -> None:
         self.log.append(channel, payload)
@@ -567,6 +581,7 @@ class JobRunner:
             dict(self.ledger.by_model),
             self.request.metadata,
             artifacts=self.artifacts.names(),
+            fallbacks=tuple(Fallback.from_json(one.payload) for one in self.log.events if one.channel == "fallback"),
         )
         usage = job.to_json()["usage"]
         self.log.append(

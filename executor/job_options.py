@@ -8,7 +8,7 @@ from typing import Any
 from planner.planner import DAGPlanner
 from planner.schemas import TASK_CHARS
 from registry.clock import SYSTEM_CLOCK, Clock
-from registry.errors import NotBuiltError
+from registry.fallback import Told
 from registry.models import ModelRegistry
 from registry.tools import ToolRegistry
 
@@ -34,10 +34,7 @@ class JobOptions:
 
     @classmethod
     def from_settings(cls, settings: Any) -> JobOptions:
-        """The options that the settings say. Raises NotBuiltError for what they ask of parts that are not there."""
-        for name in ("step_verification", "citation_verification"):
-            if getattr(settings, name):
-                raise NotBuiltError(f"{name} is not built yet: leave it false")
+        """The options that the settings say."""
         agent = {
             "max_iterations": settings.max_iterations,
             "cycle_detection_threshold": settings.cycle_detection_threshold,
@@ -51,6 +48,8 @@ class JobOptions:
             step_retries=settings.step_retries,
             agent=agent,
             structured_context_multiplier=settings.structured_context_multiplier,
+            step_verification=settings.step_verification,
+            citation_verification=settings.citation_verification,
         )
         return cls(
             run,
@@ -61,7 +60,13 @@ class JobOptions:
             hooks=tuple(settings.hooks),
         )
 
-    def planner(self, models: ModelRegistry, tools: ToolRegistry, clock: Clock = SYSTEM_CLOCK) -> DAGPlanner:
+    def planner(
+        self,
+        models: ModelRegistry,
+        tools: ToolRegistry,
+        clock: Clock = SYSTEM_CLOCK,
+        on_fallback: Told | None = None,
+    ) -> DAGPlanner:
         """The planner that these options ask for."""
         return DAGPlanner(
             models,
@@ -70,4 +75,5 @@ class JobOptions:
             prompt_name=self.plan_prompt,
             max_task_chars=self.max_task_chars,
             clock=clock,
+            on_fallback=on_fallback,
         )

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from planner.plan import Plan
 from registry.budget import Budget
 from registry.errors import UsageError
+from registry.fallback import Fallback
 from registry.messages import Message, Usage
 
 from .results import StepResult, rfc3339
@@ -58,7 +59,7 @@ class Job:
     `answer` is never empty once the job has ended. `error` and `error_code` say why it is not completed. `rounds`
     counts executions of plans. `iterations` are the model calls of its agents' loops. `elapsed` is in seconds, times
     are seconds since the epoch. `by_role` and `by_model` are the parts of `usage`; `artifacts` the names of what
-    tools made for the reader.
+    tools made for the reader; `fallbacks` every change of model because a provider was out, those of steps among them.
     """
 
     id: str
@@ -82,6 +83,7 @@ class Job:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     parent: str | None = None
     artifacts: tuple[str, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
 
     @property
     def cost(self) -> Decimal | None:
@@ -109,6 +111,7 @@ class Job:
             "parent": self.parent,
             "metadata": dict(self.metadata),
             "artifacts": list(self.artifacts),
+            "fallbacks": [change.to_json() for change in self.fallbacks],
             "usage": {
                 **self.usage.to_json(),
                 "by_role": {name: usage.to_json() for name, usage in sorted(self.by_role.items())},

@@ -89,9 +89,9 @@ class Settings(BaseSettings):
     structured_context_multiplier: Count = 3
     """How much more room dependencies' results get where they hold tables, code or citations."""
     step_verification: bool = False
-    """A second look by a model at each step's result. Not built yet: true is refused."""
+    """A model takes a second look at each step's result; one that fails is worked over once."""
     citation_verification: bool = False
-    """Citations in legal, medical and financial results are checked. Not built yet: true is refused."""
+    """Citations in each step's result are checked; in legal, medical and financial questions they always are."""
     max_steps: Count = 64
     """Steps of a plan."""
     answer_mode: Literal["synthesis", "direct"] = "synthesis"

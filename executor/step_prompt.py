@@ -76,7 +76,7 @@ def step_query(brief: StepBrief, budget: int | None = None) -> str:
     template = load_prompt("executor", "step_short" if budget is not None and budget < SHORT_BUDGET else "step")
     task = point_to_results(brief.step.task, [dependency.id for dependency in brief.dependencies])
     hint = f"A tool that may help: {_line(brief.step.tool_hint)}" if brief.step.tool_hint else ""
-    after = (_done(brief, marker, budget), _failure(brief, marker), _rejected(brief, marker))
+    after = (done_section(brief.done, budget, marker), _failure(brief, marker), _rejected(brief, marker))
 
     def query(results: str) -> str:
         context = "".join(f"\n{section}\n" for section in (hint, results, *after) if section)
@@ -169,9 +169,10 @@ def _rejected(brief: StepBrief, marker: str) -> str:
     return load_prompt("executor", "step_rejected").substitute(block=block, marker=marker)
 
 
-def _done(brief: StepBrief, marker: str, budget: int | None) -> str:
+def done_section(calls: Sequence[CallDone], budget: int | None, marker: str) -> str:
+    """What an agent is told of calls that were made before it; empty where there were none."""
     room = DONE_CHARS if budget is None else min(DONE_CHARS, budget)  # a character per token: a quarter of it, mostly
-    block = told_calls(brief.done, room, share_out)
+    block = told_calls(calls, room, share_out)
     if not block:
         return ""
     block = f"{marker} tool calls\n{block}\n{marker} end of tool calls"
