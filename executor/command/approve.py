@@ -55,7 +55,8 @@ class Asker:
     """Asks for one call after the other; the `approve` of a job that is run on a terminal.
 
     While a question stands, the next line that is typed answers it, unless it was begun before the question came: then
-    it still is what it was meant to be. Cancelling the wait takes the question back.
+    it still is what it was meant to be. A lone y or n that comes when a question is gone already is nothing: taken for
+    a follow-up it would change the plan. Cancelling the wait takes the question back.
     """
 
     def __init__(self, view: PlainView) -> None:
@@ -63,6 +64,7 @@ class Asker:
         self._turn = asyncio.Lock()
         self._answer: asyncio.Future[Decision] | None = None
         self._waiting = 0
+        self._asked = False
         self._keyboard: Keyboard | None = None
         self._half_typed = False
         self._over = "the terminal can't be read"
@@ -91,9 +93,10 @@ class Asker:
         """Takes a typed line as an answer; False: it is none of ours."""
         said = decision_of(line)
         if self._answer is None or self._answer.done():
-            if said is None or not self._waiting:
+            stray = said is not None and (self._waiting or (self._asked and not said.reason))
+            if not stray:
                 return False
-            self._view.tell("Not taken: the next question had not been asked yet.")
+            self._view.tell("Not taken: no question stood when this was typed.")
         elif self._half_typed:
             self._half_typed = False
             return False
@@ -111,7 +114,7 @@ class Asker:
     async def _ask(self, call: PendingCall) -> Decision:
         if self._over:
             return self._unanswered()
-        self._answer = asyncio.get_running_loop().create_future()
+        self._answer, self._asked = asyncio.get_running_loop().create_future(), True
         self._half_typed = self._keyboard is not None and bool(self._keyboard.text)
         self._view.ask(question(call))
         if self._half_typed:

@@ -155,6 +155,7 @@ def approval_line(event: Event) -> str:
         reason += f" {cut_end(one_line(str(payload['tool_args'])), ARGUMENT_CHARS)}"
     else:
         line += f" {payload['status']}" + (f" by {by}" if by == "user" else "")
+        reason = reason if by else ""  # without a decision it is why a word was needed
     return f"{line} - {reason.strip()}" if reason else line
 
 

@@ -96,6 +96,9 @@ async def test_the_next_line_answers() -> None:
     assert await task == Decision(False, "wrong Bob", "user")
     assert view.asked[1:] == [()]
     assert not ask.takes("hello")
+    assert not ask.takes("no, in French")
+    assert ask.takes("n")  # too late
+    assert view.told[1:] == ["Not taken: no question stood when this was typed."]
 
 
 async def test_calls_are_asked_for_one_after_the_other() -> None:
@@ -105,7 +108,7 @@ async def test_calls_are_asked_for_one_after_the_other() -> None:
     assert [lines[0].split()[5].rstrip(";") for lines in view.asked] == ["t0"]
     assert ask.takes("y first")
     assert ask.takes("y")  # typed before the next question could be seen
-    assert view.told == ["Not taken: the next question had not been asked yet."]
+    assert view.told == ["Not taken: no question stood when this was typed."]
     await settled()
     assert [task.done() for task in tasks] == [True, False, False]
     assert ask.takes("n second")
@@ -282,7 +285,7 @@ def test_plain_lines_of_a_question(capsys: pytest.CaptureFixture[str]) -> None:
          "s1: send rejected - nobody can be asked"),
         ({"status": "expired", "decided_by": "deadline", "reason": "nobody decided within 5 s"},
          "s1: send expired - nobody decided within 5 s"),
-        ({"status": "cancelled"}, "s1: send cancelled"),
+        ({"status": "cancelled", "reason": "it may change things"}, "s1: send cancelled"),
     ],
 )  # fmt: skip
 def test_approval_events_are_told(payload: dict[str, Any], told: str) -> None:
