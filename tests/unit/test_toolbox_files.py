@@ -234,9 +234,9 @@ def test_no_accepted_path_leads_up(path):
 
 
 def test_default_tools(tmp_path):
-    assert default_tools().names() == ("calculate", "current_time", "web_fetch")
+    assert default_tools().names() == ("calculate", "current_time", "run_python", "web_fetch")
     tools = default_tools(tmp_path / "made" / "here")
-    assert tools.names()[3:] == ("read_file", "list_files", "write_file")
+    assert tools.names()[4:] == ("read_file", "list_files", "write_file")
     assert (tmp_path / "made" / "here").is_dir()
     assert tools.similar_descriptions() == ()
     assert [each.name for each in tools if not each.read_only] == ["write_file"]
