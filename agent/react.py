@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from registry import telemetry
 from registry.clock import SYSTEM_CLOCK, Clock
 from registry.errors import BadRequestError, BudgetExceededError, ContextLengthError, LLMError, UsageError
 from registry.llm import LLM
@@ -142,9 +143,11 @@ class ReActAgent:
         No failure of the model or of a tool is raised, only a cancellation. `history` is an earlier conversation.
         """
         run = _Run(self)
-        state = await run.start(query, history)
-        while state.stop_reason is None:
-            state = await run.step(state)
+        with telemetry.agent(self.llm, (self.options.metadata or {}).get("agent_id")) as span:
+            state = await run.start(query, history)
+            while state.stop_reason is None:
+                state = await run.step(state)
+            telemetry.agent_ended(span, state.result())
         return state.result()
 
     def finish(self) -> None:

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Protocol
 
+from . import telemetry
 from .clock import SYSTEM_CLOCK, Clock
 from .context import Caller, caller
 from .errors import (
@@ -408,20 +409,23 @@ class LLM(ABC):
 class _Attempt:
     """One try of a call, from its reservation to its record: exactly one of `ended`, `failed`, `given_up` is called."""
 
-    __slots__ = ("answered", "clock0", "llm", "number", "prepared", "sent", "started")
+    __slots__ = ("answered", "clock0", "llm", "number", "prepared", "sent", "span", "started")
 
     def __init__(self, llm: LLM, prepared: Prepared, number: int) -> None:
         self.llm, self.prepared, self.number = llm, prepared, number
         self.sent = self.answered = False
         self.started, self.clock0 = llm.clock.time(), llm.clock.monotonic()
+        self.span = telemetry.chat(llm, prepared, number)
 
     async def ended(self, result: LLMResult) -> None:
         """It came to a result."""
+        self.span.answered(result)
         if self.llm.scope is not None:
             await self.llm.scope.record(self._note(result, None))
 
     async def failed(self, error: LLMError) -> None:
         """It came to an error; where a gate kept it outside it was never sent."""
+        self.span.failed(error)
         if self.llm.scope is None:
             return
         if self.sent:
@@ -431,6 +435,7 @@ class _Attempt:
 
     def given_up(self) -> None:
         """It was cancelled, or broke in a way nobody foresaw: if it was sent, nobody knows what it cost."""
+        self.span.given_up()
         if self.llm.scope is None:
             return
         if self.sent:
