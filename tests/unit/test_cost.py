@@ -10,19 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from executor import run_job
+from registry.budget import BudgetUnpricedError
 from registry.errors import UsageError
 from registry.llm import CallRecord, Prepared
 from registry.messages import LLMResult, Message, Usage
 from registry.prices import ListPrice, Price, find_price
 from registry.testing import ScriptedLLM
 
-CASES = [
+ALL_CASES = [
     case
     for case in map(
         json.loads, (Path(__file__).parents[1] / "cases" / "execution.jsonl").read_text("utf-8").splitlines()
     )
-    if case["context"]["scope"] == "cost" and "budget" not in case["input"]
+    if case["context"]["scope"] == "cost"
 ]
+CASES = [case for case in ALL_CASES if "budget" not in case["input"]]
+BUDGET_CASES = [case for case in ALL_CASES if "budget" in case["input"]]
 
 
 class Ledger:
@@ -106,6 +110,18 @@ async def test_case(case: dict[str, Any]) -> None:
 
 def test_the_cases_are_there() -> None:
     assert {case["id"] for case in CASES} >= {"ex-cost-openai-cached", "ex-cost-failed-attempts"}
+    assert {case["id"] for case in BUDGET_CASES} == {"ex-budget-unpriced"}
+
+
+@pytest.mark.parametrize("case", BUDGET_CASES, ids=[case["id"] for case in BUDGET_CASES])
+async def test_a_budget_in_money_is_refused_where_a_price_is_unknown(case: dict[str, Any]) -> None:
+    assert set(case["expect"]) == {"rule"}  # in words: the run is refused, or warned about and limited by tokens
+    given, events = case["input"], []
+    llm = ScriptedLLM(["text"] * given["calls"], model_id=given["model"], price=find_price("openai", given["model"]))
+    with pytest.raises(BudgetUnpricedError, match=f"the price of model '{given['model']}'"):
+        await run_job("goal", llm, budget=given["budget"], on_event=events.append)
+    assert llm.requests == []
+    assert events == []
 
 
 async def test_thrown_away_attempts_count_their_tokens() -> None:
