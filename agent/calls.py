@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from registry import telemetry
 from registry.clock import Clock
 from registry.context import caller, calling
 from registry.errors import DagwrightError
@@ -188,7 +189,9 @@ class ToolRunner:
         self.emit(
             "step", type="iteration", status="start", iteration=iteration, tool_name=tool.name, tool_args=arguments
         )
-        outcome, known = await self._outcome(tool, arguments, key, effect, meter)
+        with telemetry.tool(tool, call.id, arguments) as span:
+            outcome, known = await self._outcome(tool, arguments, key, effect, meter)
+            telemetry.tool_ended(span, outcome.text, is_error=outcome.is_error)
         text, is_error = outcome.text, outcome.is_error
         artifact = None
         if outcome.artifact is not None:

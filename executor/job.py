@@ -24,6 +24,7 @@ from planner.plan import Plan
 from planner.planner import DAGPlanner
 from planner.replan import diff_plans
 from planner.router import Route, route
+from registry import telemetry
 from registry.artifacts import ArtifactStore, MemoryArtifacts
 from registry.call_cache import CallCache
 from registry.clock import SYSTEM_CLOCK, Clock
@@ -113,6 +114,7 @@ class JobRunner:
         self.job: Job | None = None
         self._started = clock.time()
         self._clock0 = clock.monotonic()
+        self._span: telemetry.AnySpan = telemetry.NO_SPAN
 
     # From outside
 
@@ -154,7 +156,7 @@ class JobRunner:
 
         Raises only CancelledError, when it is cancelled from outside, and UsageError for a misuse of the library.
         """
-        with calling(job_id=self.log.job_id):
+        with calling(job_id=self.log.job_id), telemetry.workflow(self.mode) as self._span:
             self._tell_started()
             try:
                 ending = await self._work()
@@ -332,7 +334,8 @@ class JobRunner:
         """The first plan; a message that comes meanwhile is planned for before anything runs."""
         while True:
             self.log.append("phase", {"phase": "planning"})
-            plan = await planner.plan(self.goal, self.request.history)
+            with telemetry.plan(1):
+                plan = await planner.plan(self.goal, self.request.history)
             self._set_plan(plan)
             if self.stopping or not len(self.inbox):
                 return
@@ -344,9 +347,10 @@ class JobRunner:
         assert self.plan is not None
         self.log.append("phase", {"phase": "replanning", "reasoning": verdict.reasoning})
         try:
-            plan = await planner.replan(
-                self.goal, self.plan, self.steps, verdict.reasoning, self.request.history, may_rest=heard
-            )
+            with telemetry.plan(self.rounds + 1):
+                plan = await planner.replan(
+                    self.goal, self.plan, self.steps, verdict.reasoning, self.request.history, may_rest=heard
+                )
         except (LLMError, PlanError) as error:
             if error.code in FATAL or isinstance(error, BudgetExceededError):
                 raise
@@ -583,6 +587,7 @@ class JobRunner:
             artifacts=self.artifacts.names(),
             fallbacks=tuple(Fallback.from_json(one.payload) for one in self.log.events if one.channel == "fallback"),
         )
+        telemetry.workflow_ended(self._span, job)
         usage = job.to_json()["usage"]
         self.log.append(
             "done",

@@ -12,6 +12,7 @@ from registry.budget import Budget
 from registry.errors import UsageError
 from registry.fallback import Fallback
 from registry.messages import Message, Usage
+from registry.redaction import redact_data
 
 from .results import StepResult, rfc3339
 
@@ -91,8 +92,8 @@ class Job:
         return self.usage.cost
 
     def to_json(self) -> dict[str, Any]:
-        """The job in its public shape."""
-        return {
+        """The job in its public shape; secrets are masked."""
+        shown: dict[str, Any] = {
             "id": self.id,
             "status": self.status,
             "goal": self.goal,
@@ -118,3 +119,4 @@ class Job:
                 "by_model": {name: usage.to_json() for name, usage in sorted(self.by_model.items())},
             },
         }
+        return dict(redact_data(shown))
