@@ -473,6 +473,10 @@ class JobRunner:
                 plain = replace(plain, answer=f"{plain.answer}\n\n{found}")
         else:
             work = self._work_for(llm) if any(step.output.strip() for step in self.steps.values()) else ""
+        if self.time.answering:  # the time ended in the middle of the answer
+            self._emit("answer", status="reset")
+            self._say(plain.answer)
+            return plain
         if self.stopping or not work:
             return plain
         messages = self._answer_request(llm, f"{self.goal}\n\n{USED_UP}", work)
@@ -562,7 +566,7 @@ class JobRunner:
         if self.ledger.answer_refused and ending.status == "completed":
             ending = replace(ending, status="budget_exceeded", error=NOT_WRITTEN, error_code="budget_exceeded")
         if (late := self.inbox.drain()) and ending.status != "completed":
-            ending = replace(ending, error=f"{ending.error}; messages that came too late: {'; '.join(late)}")
+            ending = replace(ending, error=f"{ending.error or ending.status}; came too late: {'; '.join(late)}")
         self.ledger.close()
         job = self.job = Job(
             self.log.job_id,

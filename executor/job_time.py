@@ -33,6 +33,7 @@ class JobTime:
         self._limit: asyncio.Timeout | None = None
         self._left: float | None = None  # of the running limit, while the clock stands
         self._steps: dict[str, bool] = {}
+        self.answering = False
 
     @property
     def spent(self) -> float:
@@ -93,17 +94,21 @@ class JobTime:
 
     def open_reserve(self) -> None:
         """The work that runs is at its answer: from here on it has the reserve too."""
-        if self._left is not None:
-            self._left += self.kept
-        elif self._limit is not None and (when := self._limit.when()) is not None and not self._limit.expired():
-            self._limit.reschedule(when + self.kept)
+        if not self.answering:
+            self.answering = True
+            self._put_off(self.kept)
 
     def close_reserve(self) -> None:
         """The answer is void: the reserve is kept again."""
+        if self.answering:
+            self.answering = False
+            self._put_off(-self.kept)
+
+    def _put_off(self, seconds: float) -> None:
         if self._left is not None:
-            self._left -= self.kept
+            self._left += seconds
         elif self._limit is not None and (when := self._limit.when()) is not None and not self._limit.expired():
-            self._limit.reschedule(when - self.kept)
+            self._limit.reschedule(when + seconds)
 
     def to_json(self) -> dict[str, Any]:
         """Spent, reserved, left and kept seconds; empty without a limit."""

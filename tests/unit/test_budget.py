@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agent.waits import Decision, PendingCall
 from executor import run_job, start_job
 from executor.budget_end import synthesis_within
 from executor.job_time import JobTime
@@ -609,3 +610,60 @@ async def test_a_limit_is_put_off_by_the_time_a_human_took() -> None:
     assert await time.work(work) == "done"
     with pytest.raises(BudgetExceededError, match=r"budget of 0\.5 seconds is used up"):
         await time.work(lambda: asyncio.sleep(3_600))
+
+
+@tool(requires_approval=True)
+def send(to: str) -> str:
+    """Sends the parcel."""
+    return f"sent to {to}"
+
+
+@pytest.mark.parametrize("work", ["goal", Plan("goal", (PlanStep("a", "send it", ()),))], ids=["react", "dag"])
+async def test_a_slow_human_costs_no_time_of_the_budget(work: str | Plan) -> None:
+    def reply(request: ChatRequest) -> Any:
+        if isinstance(request.tool_choice, dict):
+            return judged(request)
+        if request.stream or any(message.role == "tool" for message in request.messages):
+            return "done"
+        return [ToolCall("c", "send", {"to": "Ada"})]
+
+    async def approve(call: PendingCall) -> Decision:
+        await asyncio.sleep(3)
+        return Decision(approve=True)
+
+    mode: Any = "dag" if isinstance(work, Plan) else "react"
+    handle = start_job(work, ScriptedLLM(reply), tools=[send], mode=mode, budget={"seconds": 2.5}, approve=approve)
+    job = await handle.result()
+    assert (job.status, job.answer) == ("completed", "done")
+    assert job.elapsed >= 3
+    assert events(handle)[-1]["seconds"]["spent"] < 2.5
+
+
+async def test_the_time_that_is_kept_belongs_to_the_answer_once() -> None:
+    time = JobTime(1_000, FakeClock())
+
+    async def work() -> list[float]:
+        limit = time._limit
+        assert limit is not None
+        seen = [limit.when() or 0.0]
+        for change in (time.open_reserve, time.open_reserve, time.close_reserve, time.close_reserve):
+            change()
+            seen.append(limit.when() or 0.0)
+        return [when - seen[0] for when in seen]
+
+    assert await time.work(work) == pytest.approx([0, 30, 30, 0, 0])
+
+
+async def test_time_that_ends_in_the_middle_of_the_answer_leaves_the_results() -> None:
+    async def reply(request: ChatRequest) -> Any:
+        if isinstance(request.tool_choice, dict):
+            return judged(request)
+        if request.stream:
+            await asyncio.sleep(3_600)
+        return "step result"
+
+    handle = start_job(Plan("goal", (PlanStep("a", "x", ()),)), ScriptedLLM(reply), budget={"seconds": 1})
+    job = await handle.result()
+    assert (job.status, job.answer) == ("budget_exceeded", "step result")
+    answers = events(handle, "answer")
+    assert [event["status"] for event in answers] == ["start", "reset", "start", "delta", "done"]
