@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import unescape
 from typing import Literal
 from urllib.parse import unquote
 
@@ -23,18 +22,21 @@ ENTRY_CHARS = 600
 WINDOW = 120
 """Characters on each side of a "v." in which the parties' names are looked for."""
 
-_URL = re.compile(r"https?://[^\s<>\"'`{}|\\^\[\]]{1,2000}", re.IGNORECASE)
+_URL = re.compile(r"(?<!\w)https?://[^\s<>\"'`{}|\\^\[\]]{1,2000}", re.IGNORECASE)
+_HOST = re.compile(r"(?:[\w-]{1,63}\.){1,8}[\w-]{2,63}(?::\d{1,5})?(?=[/?]|$)|localhost\b")
 _DOI = re.compile(r"(?<![\w/])10\.\d{4,9}/[^\s<>\"'`{}|\\^\[\],;]{1,300}")
-_PMID = re.compile(r"\bPMID:?[ \t]{0,3}(\d{1,9})\b", re.IGNORECASE)
+_PMID = re.compile(r"\bPMID(?::[ \t]{0,3}|[ \t]{1,3})(\d{1,9})\b(?!\.\d)", re.IGNORECASE)
 _PMCID = re.compile(r"\bPMC\d{4,9}\b", re.IGNORECASE)
-_ARXIV = re.compile(r"\barXiv:[ \t]{0,3}(\d{4}\.\d{4,5}|[a-z-]{2,12}(?:\.[A-Z]{2})?/\d{7})(?:v\d{1,2})?", re.IGNORECASE)
+_ARXIV = re.compile(
+    r"\barXiv:[ \t]{0,3}(\d{4}\.\d{4,5}|[a-z-]{2,12}(?:\.[A-Z]{2})?/\d{7})(?!\d)(?:v\d{1,2})?", re.IGNORECASE
+)
 _CODE = r"(?:U\.?[ ]?S\.?[ ]?C|C\.?[ ]?F\.?[ ]?R)\b\.?"
 _NUMBERED_CODE = re.compile(
     rf"\b(?P<title>\d{{1,3}})[ ](?P<code>{_CODE})[ ]?(?:§{{1,2}}[ ]?)?(?P<section>\d{{1,6}}[a-z]?(?:[.-]\d{{1,6}})?)"
 )
 _PARAGRAPH = re.compile(
     r"§{1,2}[ \u00a0]?(?P<section>\d{1,6}[a-z]?(?:[.-]\d{1,6})?)"
-    r"(?:[ \u00a0]?(?:Abs\.|Absatz|Satz|S\.|Nr\.|lit\.)[ \u00a0]?\w{1,4}){0,4}"
+    r"(?:[ \u00a0](?:Abs\.|Absatz|Satz|S\.|Nr\.|lit\.)[ \u00a0]?\w{1,4}){0,4}"
     r"(?:[ \u00a0](?P<code>[A-ZÄÖÜ][a-zäöüß]{0,8}[A-ZÄÖÜ]{1,6}\b))?"
 )
 _ARTICLE = re.compile(
@@ -105,12 +107,18 @@ class Seen:
             return occurs(section, self._decoded) and all(key in self._squeezed for key in code)
         if citation.kind == "case":
             return f" {citation.keys[0]} " in self._spaced
-        if citation.kind == "arxiv":
-            return re.search(rf"(?<![\d.]){re.escape(citation.keys[0])}(?!\d)", self._decoded) is not None
+        if citation.kind in ("arxiv", "pmid", "pmcid"):
+            return re.search(rf"(?<!\d){re.escape(citation.keys[0])}(?!\d)", self._decoded) is not None
         if citation.kind == "reference":
             known = sum(key in self._words for key in citation.keys)
             return bool(citation.keys) and known * 2 >= len(citation.keys)
-        return all(occurs(key, self._decoded) for key in citation.keys)
+        if not citation.keys:
+            return False
+        return occurs(citation.keys[0], self._decoded) or occurs(citation.text.casefold(), self._lower)
+
+    @cached_property
+    def _lower(self) -> str:
+        return self.raw.casefold()
 
     @cached_property
     def _decoded(self) -> str:
@@ -161,7 +169,7 @@ def _urls(text: str) -> Iterator[Citation]:
     for match in _URL.finditer(text):
         url = _trimmed(match[0])
         address = _decoded(url).partition("#")[0].partition("//")[2].removeprefix("www.").rstrip("/")
-        if "." not in address.partition("/")[0] and not address.startswith("localhost"):
+        if not _HOST.match(address):
             continue
         kind, key = _known_site(address)
         yield Citation(kind, url, match.start(), match.start() + len(url), (key,))
@@ -174,7 +182,7 @@ def _known_site(address: str) -> tuple[Kind, str]:
         return "doi", path
     if site == "pubmed.ncbi.nlm.nih.gov" and path.isdigit():
         return "pmid", path
-    if site == "arxiv.org" and (found := re.search(r"(?:abs|pdf)/(\d{4}\.\d{4,5})", path)):
+    if site == "arxiv.org" and (found := re.search(r"(?:abs|pdf)/(\d{4}\.\d{4,5})(?!\d)", path)):
         return "arxiv", found[1]
     return "url", address
 
@@ -272,12 +280,12 @@ def _trimmed(text: str) -> str:
 
 
 def _decoded(text: str) -> str:
-    return unquote(unescape(text)).casefold()
+    return unquote(text.replace("&amp;", "&")).casefold()
 
 
 def _spaced(text: str) -> str:
     """Words alone, one blank between them, with every "versus" as v."""
-    words = re.sub(r"[^\w&'\u2019-]+", " ", text.casefold()).split()
+    words = re.sub(r"(?:[^\w&'\u2019-]|_)+", " ", text.casefold()).split()
     return " ".join("v" if word in ("vs", "versus") else word for word in words)
 
 
