@@ -47,6 +47,11 @@ class _Content:
     captured = False
 
 
+class _Tracer:
+    provider: Any = None
+    tracer: Any = None
+
+
 def capture_content(on: bool) -> None:
     """Whether spans carry messages, tool arguments and tool results from now on. Off by default."""
     _Content.captured = on
@@ -249,7 +254,9 @@ def _tracer() -> Any | None:
     provider = trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
         return None
-    return provider.get_tracer(SCOPE)
+    if provider is not _Tracer.provider:
+        _Tracer.provider, _Tracer.tracer = provider, provider.get_tracer(SCOPE)
+    return _Tracer.tracer
 
 
 def _start(tracer: Any, operation: str, target: str, own: Mapping[str, Any], *, client: bool = False) -> Span:
