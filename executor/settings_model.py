@@ -122,6 +122,10 @@ class Settings(BaseSettings):
     """What runs around every tool call: `[[hooks]]` tables of the file, read by `executor.hooks_config`."""
     log_level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(_upper)] = "INFO"
     """What is logged."""
+    telemetry: bool | None = None
+    """Spans are sent by OTLP; not set: where OTEL_EXPORTER_OTLP_ENDPOINT is. Needs the extra `otel`."""
+    telemetry_content: bool = False
+    """Spans hold messages, tool arguments and results, too."""
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 

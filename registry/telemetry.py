@@ -246,6 +246,11 @@ def tool_ended(span: AnySpan, text: str, *, is_error: bool) -> None:
         span.set({"gen_ai.tool.call.result": text})
 
 
+def in_use() -> bool:
+    """Whether a real tracer provider is set in this process."""
+    return _tracer() is not None
+
+
 def _tracer() -> Any | None:
     """The tracer of a real provider; None where OpenTelemetry is not in use."""
     trace = sys.modules.get("opentelemetry.trace")

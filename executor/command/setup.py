@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from executor.job_options import JobOptions
 from executor.job_types import Mode
 from executor.settings import load_settings, read_environment
+from executor.telemetry_setup import exporting
 from registry.config import load_models
 from registry.errors import NoModelError
 from registry.models import ModelRegistry
@@ -81,6 +82,13 @@ async def prepared(options: argparse.Namespace) -> AsyncIterator[Setup]:
     installed first. Raises NoModelError, whose text says what to set.
     """
     settings = settings_of(options)
+    with exporting(settings):
+        async with _prepared(options, settings) as setup:
+            yield setup
+
+
+@asynccontextmanager
+async def _prepared(options: argparse.Namespace, settings: Settings) -> AsyncIterator[Setup]:
     tools = tools_of(settings)
     unconfigured = False
 
