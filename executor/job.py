@@ -557,12 +557,16 @@ class JobRunner:
                 "history": [message.to_json() for message in self.request.history],
                 "max_replan_rounds": self.options.max_replan_rounds,
                 "marker": self.services.marker,
+                "budget": None if self.request.budget is None else str(self.request.budget),
             },
         )
         if self.plan is not None:
             self.log.append("plan", self.plan.to_json())
 
     def _ended(self, ending: _Ending) -> Job:
+        if self.ledger.cut_by_budget and ending.error_code == "truncated":
+            cause = f"the budget allowed too short a reply: {ending.error}"
+            ending = replace(ending, status="budget_exceeded", error=cause, error_code="budget_exceeded")
         if self.ledger.answer_refused and ending.status == "completed":
             ending = replace(ending, status="budget_exceeded", error=NOT_WRITTEN, error_code="budget_exceeded")
         if (late := self.inbox.drain()) and ending.status != "completed":

@@ -33,6 +33,7 @@ class Ledger:
     ) -> None:
         self._append = append
         self.budget, self._time = budget, time
+        self.cut_by_budget = False
         self.reservations: Reservations | None = None
         if budget is not None and budget.counts:
             price = models.for_role("smart").price if models is not None else None
@@ -93,6 +94,8 @@ class Ledger:
     def _add(self, record: CallRecord) -> None:
         if self.reservations is not None:
             self.reservations.settle(record.prepared, record.usage, record.error)
+            if record.result is not None and record.result.finish_reason == "length":
+                self.cut_by_budget |= record.prepared.reservation is not None and record.prepared.reservation.lowered
         usage = Usage.unknown() if record.usage is None else record.usage
         role = record.caller.role
         self.usage += usage

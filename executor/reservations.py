@@ -42,12 +42,13 @@ common servers take."""
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """What is set aside for one call under way."""
+    """What is set aside for one call under way. `lowered`: its output limit is less than what was asked for."""
 
     llm: LLM
     amount: Amount
     task: asyncio.Task[Any] | None
     limited_by_us: bool
+    lowered: bool
 
 
 @dataclass(slots=True)
@@ -229,10 +230,11 @@ class Reservations:
         raise self._refusal(call)
 
     def _held(self, call: _Call, prepared: Prepared, amount: Amount, output: int) -> Prepared:
-        held = Reservation(call.llm, amount, asyncio.current_task(), call.limited_by_us)
+        lowered = output < call.asked
+        held = Reservation(call.llm, amount, asyncio.current_task(), call.limited_by_us, lowered)
         self._open.add(held)
         self.account = self.account.reserve(amount)
-        if output < call.asked and not call.limited_by_us:
+        if lowered:
             self._tell("lowered", model=call.llm.name, asked_tokens=call.asked, max_tokens=output)
         return replace(prepared, reservation=held)
 

@@ -418,6 +418,18 @@ async def test_an_analysis_that_does_not_fit_ends_the_job_with_the_steps_written
     assert not any(isinstance(request.tool_choice, dict) for request in llm.requests)
 
 
+async def test_a_reply_that_the_budget_cut_is_the_budgets_fault() -> None:
+    def reply(request: ChatRequest) -> Any:
+        return LLMResult(Message.assistant("{"), Usage(500, request.max_tokens or 0), "length", "")
+
+    llm = ScriptedLLM(reply, max_output_tokens=8_000)
+    job = await run_job("goal", llm, mode="dag", budget={"tokens": 40_000})
+    assert (job.status, job.error_code) == ("budget_exceeded", "budget_exceeded")
+    assert "too short a reply" in (job.error or "")
+    job = await run_job("goal", llm, mode="dag", budget={"tokens": 4_000_000})
+    assert (job.status, job.error_code) == ("failed", "truncated")
+
+
 async def test_a_single_agent_that_meets_the_end_answers_from_what_is_kept() -> None:
     def reply(request: ChatRequest) -> Any:
         if request.stream:
