@@ -68,6 +68,23 @@ async def test_calls_are_asked_for_in_the_live_picture(home: Path) -> None:
     assert "wants to call" not in last
 
 
+async def test_a_question_without_room_stands_above_the_picture_whole(home: Path) -> None:
+    def script(view: View) -> Any:
+        if works_on_a_step(view) and not view.results:
+            return [("calculate", {"expression": "+".join(str(n) for n in range(150))})]
+        return brain(view)
+
+    async with (
+        ProviderFake(script) as fake,
+        on_terminal("run", GOAL, "--mode", "react", home=home, env=openai(fake), columns=60, rows=10) as term,
+    ):
+        await term.until(r"\(the whole question stands above\)")
+        term.type("y\r")
+        assert await term.end() == 0, term.text
+    above = term.text.replace("\n", "")
+    assert "+".join(str(n) for n in range(150)) in above
+
+
 async def test_plain_lines_ask_too(home: Path) -> None:
     words = ("run", GOAL, "--plain", "--mode", "react")
     async with ProviderFake(brain) as fake, on_terminal(*words, home=home, env=openai(fake)) as term:
