@@ -19,9 +19,13 @@ LOG_SIZE = 10_000
 """Starts remembered at most. A limit of more of them per minute is kept in proportion over a shorter time."""
 SHORTEST = 1.0
 """Seconds below which a stretch of the log says little about a rate: a longer one goes before it."""
-RELAXED_PER_MINUTE = 1.1
+NEARLY = 0.9
+"""The share of the highest rate that a longer stretch of the log must show to go before it."""
+RELAXED = 1.1
 """A learned limit is thought to be this many times too low for every minute without a refusal: others who share the
 key may have gone, or the provider may have raised it."""
+SLOWEST = 16 * MINUTE
+"""Seconds for a step of a limit that was confirmed again and again."""
 RELAXED_ENOUGH = 2.0
 """A limit relaxed this far is given up."""
 
@@ -123,37 +127,46 @@ def set_rates(limits: Limits) -> tuple[Rate, ...]:
 
 def learn_rate(accepted: Sequence[Start], back_at: float, measure: Measure) -> Rate | None:
     """The rate that a refusal shows: what was accepted since some moment is all that is allowed from then until
-    `back_at`, when the provider says to come back.
+    `back_at`, when the provider says to come back. None where nothing was accepted.
 
-    The moment is not known: each start may have opened the window. The one that gives the highest rate is taken, so
-    that neither an idle time before the burst nor a straggler makes the rate too low; too high a rate meets another
-    refusal and is corrected, too low a one would only cost time. None where nothing was accepted.
+    The moment is not known: each start may have opened the window. The earliest one is taken that gives nearly the
+    highest rate, so that neither an idle time before the burst nor a straggler makes the rate too low. Too high a rate
+    meets another refusal and is corrected; too low a one would only cost time.
     """
-    best: Rate | None = None
+    rates: list[Rate] = []
     amount = 0
     for start in reversed(accepted):
         if accepted[-1].at - start.at > MINUTE:
             break
         amount += start.tokens if measure == "tokens" else 1
-        rate = Rate(max(1, amount), max(0.0, back_at - start.at), measure)
-        if best is None or best.seconds < SHORTEST or rate.amount * best.seconds >= best.amount * rate.seconds:
-            best = rate
-    return best
+        rates.append(Rate(max(1, amount), max(0.0, back_at - start.at), measure))
+    telling = [rate for rate in rates if rate.seconds >= SHORTEST]
+    if not telling:
+        return rates[-1] if rates else None
+    least = NEARLY * max(rate.amount / rate.seconds for rate in telling)
+    return next(rate for rate in reversed(telling) if rate.amount / rate.seconds >= least)
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """A rate and when it was learned."""
+    """A rate, when it was learned, and the seconds after which it is relaxed by a step."""
 
     rate: Rate
     at: float
+    every: float = MINUTE
 
     def now(self, now: float) -> Rate | None:
-        """The rate, relaxed by the minutes that passed; None once it is relaxed enough."""
-        factor = relaxation(now - self.at)
+        """The rate, relaxed by the time that passed; None once it is relaxed enough."""
+        factor = relaxation(now - self.at, self.every)
         return None if factor >= RELAXED_ENOUGH else replace(self.rate, seconds=self.rate.seconds / factor)
 
+    def again(self, rate: Rate, at: float) -> Learned:
+        """What is known after another refusal: one that shows nearly the same rate makes us relax it more slowly."""
+        before, after = self.rate.amount / max(self.rate.seconds, 1e-3), rate.amount / max(rate.seconds, 1e-3)
+        confirmed = NEARLY <= after / before <= 1 / NEARLY
+        return Learned(rate, at, min(2 * self.every, SLOWEST) if confirmed else MINUTE)
 
-def relaxation(seconds: float) -> float:
-    """By what a limit that was learned so long ago is relaxed: steps of `RELAXED_PER_MINUTE`."""
-    return float(RELAXED_PER_MINUTE ** int(seconds / MINUTE))
+
+def relaxation(seconds: float, every: float = MINUTE) -> float:
+    """By what a limit that was learned so long ago is relaxed: steps of `RELAXED`."""
+    return float(RELAXED ** int(seconds / every))

@@ -241,7 +241,8 @@ class Traffic:
         if rate is None:
             hold.probing = True
         else:
-            self._learned[hold.measure] = Learned(rate, now)
+            known = self._learned.get(hold.measure)
+            self._learned[hold.measure] = known.again(rate, now) if known is not None else Learned(rate, now)
 
     def _passed(self, hold: Hold) -> None:
         hold.probing, self._probe = False, None
