@@ -25,7 +25,7 @@ from agent.builtin_hooks import (
 from agent.hooks import Hook, HookContext, HookRegistry, PostToolUseHook
 from agent.react import ReActAgent
 from agent.waits import DEADLINE, ApprovalRequest
-from executor.hooks_config import BUILT_IN, HookEntry, build_hooks
+from executor.hooks_config import BUILT_IN, KEYS, HookEntry, build_hooks
 from executor.job_options import JobOptions
 from executor.settings import describe, load_settings
 from registry.errors import ConfigError, UsageError
@@ -378,6 +378,23 @@ def test_mistakes_are_told_with_file_table_and_key(text: str, told: str, tmp_pat
 def test_a_variable_cannot_declare_them(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"DAGWRIGHT_HOOKS = 'read_only': must be a list of \[\[hooks\]\] tables"):
         load_settings({"HOME": "/h", "DAGWRIGHT_HOOKS": "read_only"}, cwd=tmp_path)
+
+
+def test_the_documentation_tells_what_there_is(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "hooks.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (\d+) \| (.*) \|$", text, re.MULTILINE)
+    events = {"pre": "before", "post": "after"}
+    assert [row[:3] for row in rows] == [
+        (use, events[kind.event], str(kind.priority)) for use, kind in BUILT_IN.items()
+    ]
+    for use, _, _, told in rows:
+        assert all(f"`{key}`" in told for key in KEYS[use])
+    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    assert [entry.use for entry in declared(tmp_path, example)] == [
+        "approval",
+        "truncate",
+        "my_package.hooks:NoWeekend",
+    ]
 
 
 OWN = """
