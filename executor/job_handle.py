@@ -17,6 +17,7 @@ from registry.messages import Event, Message
 from registry.models import as_registry
 from registry.tools import ToolRegistry
 
+from .hooks_config import build_hooks
 from .job import JobRunner
 from .job_options import JobOptions
 from .job_types import AnswerMode, Job, JobRequest, JobStatus, Mode
@@ -136,7 +137,8 @@ async def run_job(
     """Runs a goal, or a plan as it is, to its end and says truly how it ended: see `Job.status`.
 
     `models` is a ModelRegistry or one LLM. `mode`: `dag` plans, `react` lets one agent work, `auto` lets a router
-    decide. `history` is an earlier conversation. `on_event` sees each public event as it happens. `approve` is asked
+    decide. `history` is an earlier conversation. `on_event` sees each public event as it happens. `hooks` run around
+    every tool call (without them, those that `options` declare: see `executor.hooks_config`). `approve` is asked
     about calls that need a human's approval (without it they are rejected at once); `artifacts` makes the place, by the
     job's id, where tools' artifacts are kept (without it: memory). Raises UsageError for wrong arguments and
     CancelledError when cancelled; whatever else happens stands in the Job. `budget` is what the job
@@ -146,6 +148,14 @@ async def run_job(
     """
     given = (goal, models, tools, mode, history, budget, on_event, answer_mode, hooks, options, metadata)
     return await _runner(*given, approve, False, artifacts, clock).run()
+
+
+def _hooks_of(hooks: HookRegistry | Iterable[Hook] | None, options: JobOptions | None) -> HookRegistry | None:
+    """The hooks that were given, else those that the options declare, fresh: a guard that is declared is never left
+    out because nobody passed it on."""
+    if hooks is None:
+        return build_hooks(options.hooks) if options is not None and options.hooks else None
+    return hooks if isinstance(hooks, HookRegistry) else HookRegistry(hooks)
 
 
 def _runner(
@@ -175,7 +185,7 @@ def _runner(
         as_registry(models),
         tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools),
         log=MemoryLog(job_id, clock=clock, on_event=on_event),
-        hooks=hooks if isinstance(hooks, HookRegistry) or hooks is None else HookRegistry(hooks),
+        hooks=_hooks_of(hooks, options),
         options=options,
         approve=approve,
         open_to_decisions=open_to_decisions,

@@ -13,6 +13,7 @@ from agent.builtin_hooks import ApprovalHook, AuditLogHook, RateLimitHook, ReadO
 from agent.hooks import Hook, HookContext, HookRegistry, HookResult, PostToolUseHook, PreToolUseHook, SessionStartHook
 from agent.waits import Decision, PendingCall
 from executor import Job, JobOptions, run_job
+from executor.hooks_config import HookEntry
 from planner import Plan, PlanStep
 from registry.llm import ChatRequest
 from registry.messages import ToolCall
@@ -178,3 +179,15 @@ async def test_a_broken_guard_blocks_and_a_broken_observer_does_not() -> None:
     assert "blocked: the guard 'guard' failed: it returned a str, not a HookResult" in outputs(job)
     job = await run(native("send"), tools, [Observer(), Start()])
     assert (job.status, tools.ran) == ("completed", ["send Ada"])
+
+
+async def test_declared_hooks_hold_whoever_starts_the_job() -> None:
+    tools = Tools()
+    options = JobOptions(analyze=False, hooks=(HookEntry("read_only"),))
+    plan = Plan("work", (PlanStep("s1", "work"),))
+    llm = ScriptedLLM(native("send"))
+    job = await run_job(plan, llm, tools=tools.tools, options=options)
+    assert tools.ran == []
+    assert "only tools that change nothing" in outputs(job)
+    await run_job(plan, llm, tools=tools.tools, options=options, hooks=[])  # said explicitly
+    assert tools.ran == ["send Ada"]
