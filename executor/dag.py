@@ -303,7 +303,7 @@ class _Execution:
         del self.tasks[work.step_id]
         work.stop_clock()
         if task.cancelled():
-            outcome = StepOutcome(work.partial_output, "cancelled", "Cancelled")
+            outcome = StepOutcome(work.trail.output, "cancelled", "Cancelled")
             event: ScheduleEvent = StepCancelled(work.step_id)
         elif task.exception() is not None:  # nothing a step could contain: the group ends the run
             return

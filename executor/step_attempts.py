@@ -32,7 +32,7 @@ async def attempts(
         if outcome.error_code is None or outcome.error_code in FINAL or retries <= 0:
             return outcome
         retries -= 1
-        work.partial_output = outcome.output
+        work.trail.output = outcome.output or work.trail.output
         brief = replace(brief, failure=(outcome.error_code, outcome.error), taint=work.taint)
 
 

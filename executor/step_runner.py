@@ -148,6 +148,7 @@ class _StepRun:
         """What came of it in the end."""
         while True:
             outcome = await self._agent()
+            self.trail.output = outcome.output or self.trail.output
             if outcome.error_code in OUTAGES and self._next_model(outcome.error_code or ""):
                 continue
             outcome = self._summed(outcome)

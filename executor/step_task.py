@@ -25,7 +25,6 @@ class StepTask:
         self.task: asyncio.Task[StepOutcome] | None = None
         self.meter = Meter()
         self.trail = StepTrail()
-        self.partial_output = ""
         self.taint: tuple[str, ...] = ()
         self._limit: asyncio.Timeout | None = None
         self._left: float | None = None
@@ -48,7 +47,7 @@ class StepTask:
             assert self._limit is not None
             if not self._limit.expired():
                 raise
-            return StepOutcome(self.partial_output, "timeout", f"timeout: not done after {self.timeout:g} s")
+            return StepOutcome(self.trail.output, "timeout", f"timeout: not done after {self.timeout:g} s")
 
     def cancel(self) -> None:
         """Cancels the work; its end is reported when it is over."""

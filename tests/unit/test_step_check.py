@@ -202,6 +202,16 @@ class TestSteps:
         result, _ = await run(worker, step_verification=True)
         assert (result.steps["a"].error_code, result.steps["a"].output) == ("refusal", "41")
 
+    async def test_time_that_runs_out_in_a_check_keeps_the_result(self) -> None:
+        async def reply(request: ChatRequest) -> Any:
+            if forced(request):
+                await asyncio.Event().wait()
+            return "42"
+
+        options = RunOptions(step_verification=True, step_timeout=0.2)
+        step = (await DAGExecutor(ScriptedLLM(reply), options=options).execute(ONE)).steps["a"]
+        assert (step.status, step.error_code, step.output) == ("failed", "timeout", "42")
+
     async def test_a_cancelled_check_leaves_nothing_running(self) -> None:
         began = asyncio.Event()
 
@@ -217,6 +227,7 @@ class TestSteps:
         executor.cancel_step("a")
         result = await task
         assert (result.steps["a"].status, result.steps["a"].attempts) == ("cancelled", 1)
+        assert result.steps["a"].output == "42"
         assert result.steps["a"].usage.partial  # what the cut-off check cost is not known
 
 
