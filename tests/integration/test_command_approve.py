@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes import ProviderFake, View, brain
 from tests.fakes.brain import SYNTHESIS
-from tests.integration.test_command import works_on_a_step
+from tests.integration.test_command import Gate, works_on_a_step
 from tests.support.command import command, on_terminal, openai
 
 if sys.platform == "win32":
@@ -66,6 +66,21 @@ async def test_calls_are_asked_for_in_the_live_picture(home: Path) -> None:
     assert "heard:" not in term.text, "no answer was taken for a follow-up"
     last = term.text[term.text.rindex("4 of 4 steps") :]
     assert "wants to call" not in last
+
+
+async def test_a_line_begun_before_the_question_stays_a_follow_up(home: Path) -> None:
+    gate = Gate()
+    async with ProviderFake(gate) as fake, on_terminal("run", GOAL, home=home, env=openai(fake)) as term:
+        await term.until("▶ s1")
+        term.type("yes, and in Fr")
+        await term.until("> yes, and in Fr")
+        gate.open.set()
+        await term.until("The line you are typing is still a follow-up")
+        term.type("ench\r")
+        await term.until("heard: yes, and in French")
+        assert not observations(fake), "it approved nothing"
+        term.type("\x03\x03")
+        assert await term.end() == 130
 
 
 async def test_a_question_without_room_stands_above_the_picture_whole(home: Path) -> None:
