@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes as conventions
 from opentelemetry.trace import SpanKind, StatusCode
 
@@ -20,6 +24,7 @@ from registry.prices import Price
 from registry.tool_context import ToolContext
 from tests.fakes import ProviderFake, View, brain
 from tests.fakes.brain import ANSWER, DIAMOND
+from tests.support.command import command, openai
 from tests.support.spans import Spans, attributes, recorded
 
 KEY = "zq-Very-Secret-Key-1"
@@ -179,3 +184,77 @@ async def test_a_cancelled_job_leaves_no_span_open(spans: Spans) -> None:
         "invoke_agent": 1,
         "chat": 1,
     }
+
+
+@asynccontextmanager
+async def collector() -> AsyncIterator[tuple[str, list[Any]]]:
+    """An OTLP collector on loopback: its address, and the resource spans it was sent."""
+    got: list[Any] = []
+
+    async def take(http: web.Request) -> web.Response:
+        got.extend(ExportTraceServiceRequest.FromString(await http.read()).resource_spans)
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_post("/v1/traces", take)
+    runner = web.AppRunner(app, shutdown_timeout=0.2)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}", got
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("setting", ["", "true"])
+async def test_the_command_sends_spans_by_otlp(tmp_path: Path, setting: str) -> None:
+    async with ProviderFake(brain) as fake, collector() as (url, got):
+        env = {**openai(fake, KEY), "OTEL_EXPORTER_OTLP_ENDPOINT": url, "DAGWRIGHT_TELEMETRY": setting}
+        ended = await command("run", GOAL, home=tmp_path, env=env)
+    assert (ended.code, "Traceback" in ended.err) == (0, False)
+    names = {
+        attribute.value.string_value
+        for resource in got
+        for attribute in resource.resource.attributes
+        if attribute.key == "service.name"
+    }
+    assert names == {"dagwright"}
+    seen = [span.name for resource in got for scope in resource.scope_spans for span in scope.spans]
+    assert seen.count("invoke_workflow dagwright") == 1
+    assert len([name for name in seen if name.startswith("chat ")]) == len(fake.views)
+    assert KEY not in str(got)
+    assert GOAL not in str(got)
+
+
+async def test_the_setting_turns_telemetry_off(tmp_path: Path) -> None:
+    async with ProviderFake(brain) as fake, collector() as (url, got):
+        env = {**openai(fake), "OTEL_EXPORTER_OTLP_ENDPOINT": url, "DAGWRIGHT_TELEMETRY": "false"}
+        ended = await command("run", GOAL, home=tmp_path, env=env)
+    assert (ended.code, got) == (0, [])
+
+
+async def test_a_collector_that_is_gone_costs_a_warning(tmp_path: Path) -> None:
+    async with ProviderFake(brain) as fake:
+        env = {**openai(fake), "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+        ended = await command("run", GOAL, home=tmp_path, env=env)
+    assert ended.code == 0
+    assert "Traceback" not in ended.out
+
+
+WITHOUT_OTEL = (
+    "-c",
+    "import sys; sys.modules['opentelemetry.sdk.trace'] = None; "
+    "from executor.cli import main; raise SystemExit(main())",
+)
+
+
+async def test_without_the_extra_it_is_told_what_to_install(tmp_path: Path) -> None:
+    async with ProviderFake(brain) as fake:
+        asked = {**openai(fake), "DAGWRIGHT_TELEMETRY": "true"}
+        refused = await command("run", GOAL, home=tmp_path, env=asked, start=WITHOUT_OTEL)
+        named = {**openai(fake), "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+        warned = await command("run", GOAL, home=tmp_path, env=named, start=WITHOUT_OTEL)
+    assert refused.code == 2
+    assert "pip install 'dagwright[otel]'" in refused.err
+    assert warned.code == 0
+    assert "telemetry_unavailable" in warned.err
