@@ -329,7 +329,7 @@ class LLM(ABC):
         )
 
     async def _try(self, request: ChatRequest, tries: Tries) -> LLMResult:
-        prepared = await self._reserved(request)
+        prepared = await self._reserved(request, tries)
         going = _Attempt(self, prepared, tries.attempt)
         try:
             async with self.gate.enter(self, prepared, tries) as admission:
@@ -348,7 +348,7 @@ class LLM(ABC):
         return _usable(result)
 
     async def _stream(self, request: ChatRequest, tries: Tries) -> AsyncGenerator[StreamChunk, None]:
-        prepared = await self._reserved(request)
+        prepared = await self._reserved(request, tries)
         going = _Attempt(self, prepared, tries.attempt)
         result: LLMResult | None = None
         try:
@@ -375,9 +375,14 @@ class LLM(ABC):
         await going.ended(result)
         yield StreamChunk(result=_usable(result))
 
-    async def _reserved(self, request: ChatRequest) -> Prepared:
+    async def _reserved(self, request: ChatRequest, tries: Tries) -> Prepared:
         prepared = self.prepare(request)
-        return await self.scope.reserve(self, prepared) if self.scope is not None else prepared
+        if self.scope is None:
+            return prepared
+        since = self.clock.monotonic()
+        prepared = await self.scope.reserve(self, prepared)
+        tries.deadline += self.clock.monotonic() - since  # a wait for the budget is no wait for the provider
+        return prepared
 
     def _settled(self, result: LLMResult, prepared: Prepared) -> LLMResult:
         """Adds the cost, and calls a reply cut that reached the output limit exactly, whatever the server says."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from random import Random
@@ -28,8 +29,9 @@ from registry.errors import (
     OverloadedError,
     RateLimitError,
 )
-from registry.llm import ChatRequest, Prepared
+from registry.llm import LLM, ChatRequest, Prepared
 from registry.messages import LLMResult, Message, ToolCall, Usage
+from registry.retry import Tries
 from registry.testing import FakeClock, ScriptedLLM
 
 MILLION = 1_000_000
@@ -109,6 +111,23 @@ class Provider(ScriptedLLM):
         return Usage(given, made, cached_tokens=cached, cache_write_tokens=written)
 
 
+class Narrow:
+    """A gate that lets in a few calls at a time: a call can be cancelled before it is sent."""
+
+    def __init__(self, places: int) -> None:
+        self.places = asyncio.Semaphore(places)
+
+    @asynccontextmanager
+    async def enter(self, llm: LLM, prepared: Prepared, tries: Tries) -> AsyncIterator[Narrow]:
+        async with self.places:
+            yield self
+
+    def used(self, usage: Usage | None) -> None: ...
+
+    def hold(self, error: LLMError, wait: float) -> float:
+        return wait
+
+
 class Watched(Ledger):
     """A ledger that checks after every call that the account adds up."""
 
@@ -145,6 +164,8 @@ async def test_no_crowd_of_callers_passes_the_budget(
         Provider(rng, bill, lambda request: "text", price=price, clock=clock, max_output_tokens=rng.choice(sizes))
         for price in prices
     ]
+    for llm in llms:
+        llm.gate = Narrow(rng.randint(1, 4))
     ledger, models = scoped(budget, *llms)
     outcomes: list[str] = []
 
@@ -176,7 +197,8 @@ async def test_no_crowd_of_callers_passes_the_budget(
             rng.choice(tasks).cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(result is None or isinstance(result, asyncio.CancelledError) for result in results), results
-    await asyncio.sleep(0)  # streams that were left are closed by the loop
+    for _ in range(20):  # streams that were left are closed by the loop
+        await asyncio.sleep(0)
     reservations = ledger.reservations
     assert reservations is not None
     assert bill.within(budget)
