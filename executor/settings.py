@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from registry.errors import ConfigError
-from registry.redaction import know_environment, know_url
+from registry.mcp.config import servers_from_toml
+from registry.redaction import know_environment, know_url, redact
 from registry.toml_file import FOLDER, find_file, nearest, read_toml, shown
 
 from .hooks_config import read_hooks
@@ -157,6 +158,8 @@ def _from_file(path: Path | None, model: type[Settings]) -> dict[str, _Value]:
             raise ConfigError(f"{path}: unknown key {key!r}: {nearest(key, model.model_fields)}")
     if "hooks" in table:
         table["hooks"] = read_hooks(path, table["hooks"])
+    if "mcp" in table:
+        table["mcp"] = servers_from_toml(path, table["mcp"])
     return {key: _Value(value, str(path), f"{path}: {key} = {shown(value)}") for key, value in table.items()}
 
 
@@ -192,7 +195,7 @@ def _problems(error: ValidationError, values: Mapping[str, _Value], model: type[
     schema = model.model_json_schema()["properties"]
     for name in dict.fromkeys(str(problem["loc"][0]) for problem in error.errors(include_input=False)):
         secret = schema[name].get("anyOf", [schema[name]])[0].get("format") == "password"
-        written = f"{values[name].origin} = {MASK}" if secret else values[name].written
+        written = f"{values[name].origin} = {MASK}" if secret else redact(values[name].written)
         yield f"{written}: must be {_right(schema[name])}"
 
 

@@ -10,7 +10,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Secret
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from registry.budget import RIGHT, Budget
-from registry.errors import UsageError
+from registry.errors import ConfigError, UsageError
+from registry.mcp.config import McpServer
+from registry.toolbox.web_search import RIGHT_SETTING, checked_setting
 
 from .hooks_config import HookEntry
 
@@ -42,6 +44,19 @@ def _hook_entry(value: Any) -> HookEntry:
     return value
 
 
+def _mcp_server(value: Any) -> McpServer:
+    if not isinstance(value, McpServer):
+        raise ValueError("must be an [mcp.NAME] table")
+    return value
+
+
+def _search(value: str) -> str:
+    try:
+        return checked_setting(value)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
 def _budget(value: Any) -> Any:
     try:
         return str(Budget.of(value))
@@ -54,6 +69,10 @@ HostAndPort = Annotated[str, AfterValidator(_host_and_port), Field(json_schema_e
 DeclaredHook = Annotated[
     Any, AfterValidator(_hook_entry), Field(json_schema_extra={"right": "[[hooks]] tables in dagwright.toml"})
 ]
+DeclaredServer = Annotated[
+    Any, AfterValidator(_mcp_server), Field(json_schema_extra={"right": "[mcp.NAME] tables in dagwright.toml"})
+]
+SearchText = Annotated[str, AfterValidator(_search), Field(json_schema_extra={"right": RIGHT_SETTING})]
 Count = Annotated[int, Field(ge=1), BeforeValidator(_no_truth)]
 Whole = Annotated[int, Field(ge=0), BeforeValidator(_no_truth)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -114,6 +133,10 @@ class Settings(BaseSettings):
     """The folder the file tools may use; none: no file tools."""
     fetch_allow: Annotated[tuple[HostAndPort, ...], BeforeValidator(_split)] = ()
     """Private addresses (host:port) that may be fetched."""
+    search: SearchText | None = None
+    """What web_search searches with: searxng:URL, tavily, duckduckgo, none; not set: tavily where its key is."""
+    mcp: tuple[DeclaredServer, ...] = ()
+    """Servers whose tools are taken: `[mcp.NAME]` tables of the file, read by `registry.mcp`."""
     data_dir: Path | None = None
     """Where jobs, keys and downloaded files are kept."""
     database_url: SecretStr | None = None

@@ -37,6 +37,9 @@ HOW_TO_GET = (
 """What to do for the tool to exist."""
 
 
+RIGHT_SETTING = "searxng:URL, tavily, duckduckgo or none"
+
+
 class SearchError(DagwrightError, ValueError):
     """The search failed."""
 
@@ -71,7 +74,7 @@ def search_provider(setting: str | None, env: Mapping[str, str]) -> SearchProvid
     key = env.get(TAVILY_KEY, "").strip()
     if setting is None:
         return Tavily(key) if key else None
-    kind, _, url = setting.partition(":")
+    kind, _, url = checked_setting(setting).partition(":")
     match kind:
         case "searxng":
             return SearXNG(url)
@@ -81,9 +84,18 @@ def search_provider(setting: str | None, env: Mapping[str, str]) -> SearchProvid
             return Tavily(key)
         case "duckduckgo":
             return DuckDuckGo()
-        case "none":
+        case _:
             return None
-    raise ConfigError(f"search = {setting!r}: must be searxng:URL, tavily, duckduckgo or none")
+
+
+def checked_setting(setting: str) -> str:
+    """The setting, if a service could be made of it. Raises ConfigError."""
+    kind, _, url = setting.partition(":")
+    if kind == "searxng":
+        SearXNG(url)
+    elif setting not in ("tavily", "duckduckgo", "none"):
+        raise ConfigError(f"search = {setting!r}: must be {RIGHT_SETTING}")
+    return setting
 
 
 class SearXNG:
@@ -93,6 +105,7 @@ class SearXNG:
     """
 
     def __init__(self, url: str) -> None:
+        know_url(url)
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
@@ -100,7 +113,8 @@ class SearXNG:
             host, port = None, None
         if not host or parts.scheme not in ("http", "https"):
             raise ConfigError(f"search = 'searxng:{cut_end(url, 100)}': after searxng: comes the server's URL")
-        know_url(url)
+        if parts.username is not None or parts.password is not None:
+            raise ConfigError("search: the URL after searxng: must not hold a user name or password")
         self._url = url.rstrip("/").removesuffix("/search") + "/search"
         self.name = f"SearXNG at {host}{f':{port}' if port else ''}"
 

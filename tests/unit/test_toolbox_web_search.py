@@ -239,7 +239,7 @@ async def test_duckduckgo_that_hangs(monkeypatch):
         ("tavily", {"TAVILY_API_KEY": KEY}, "Tavily"),
         ("duckduckgo", {"TAVILY_API_KEY": KEY}, "DuckDuckGo"),
         ("searxng:http://127.0.0.1:8888", {"TAVILY_API_KEY": KEY}, "SearXNG at 127.0.0.1:8888"),
-        ("searxng:https://user:hunter22@search.test/x", {}, "SearXNG at search.test"),
+        ("searxng:https://search.test/x", {}, "SearXNG at search.test"),
     ],
 )
 def test_which_service_is_used(setting, env, name):
@@ -257,6 +257,7 @@ def test_which_service_is_used(setting, env, name):
         ("searxng:file:///etc", "comes the server's URL"),
         ("searxng:http://[::1", "comes the server's URL"),
         ("searxng:http://h:99999", "comes the server's URL"),
+        ("searxng:https://user:hunter22@search.test/x", "must not hold a user name or password"),
         ("google", "must be searxng:URL, tavily, duckduckgo or none"),
         ("", "must be searxng:URL"),
     ],
