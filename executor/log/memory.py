@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 
 from agent.events import INTERNAL_CHANNELS
+from registry import metrics
 from registry.clock import SYSTEM_CLOCK, Clock
 from registry.messages import Event
 from registry.redaction import StreamRedactor, redact_data
@@ -124,6 +125,7 @@ class MemoryLog:
     def _write(self, channel: str, payload: Mapping[str, Any], step_id: str | None) -> None:
         event = Event(self.job_id, len(self._events) + 1, self.clock.time(), channel, step_id, payload)
         self._events.append(event)
+        metrics.observe(event)
         waiting, self._wake = self._wake, asyncio.Event()
         waiting.set()
         if self.on_event is not None and channel not in INTERNAL_CHANNELS:
