@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from .react import ReActAgent
     from .state import AgentResult
     from .structured import StructuredCallResult, StructuredOutputError, structured_llm_call
+    from .waits import ApprovalRequest
 
 __all__ = [
     "AgentResult",
+    "ApprovalRequest",
     "ContextGuard",
     "HookContext",
     "HookRegistry",
@@ -41,6 +43,7 @@ _HOMES = {
     "react": ("ReActAgent",),
     "state": ("AgentResult",),
     "structured": ("StructuredCallResult", "StructuredOutputError", "structured_llm_call"),
+    "waits": ("ApprovalRequest",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -138,6 +138,15 @@ class HookRegistry:
 
 def _entry(hook: Any, priority: float | None, origin: str) -> RegisteredHook:
     """The hook, if it can be one. Its name and priority are read here, once: a run's order does not change."""
+    try:
+        return _read(hook, priority, origin)
+    except UsageError:
+        raise
+    except Exception as error:  # a property that raises
+        raise UsageError(f"the hook {type(hook).__name__} can't be read: {type(error).__name__}: {error}") from error
+
+
+def _read(hook: Any, priority: float | None, origin: str) -> RegisteredHook:
     event = getattr(hook, "event", None)
     if not isinstance(hook, Hook) or event not in get_args(HookEvent):
         hint = f": give an object, {hook.__name__}(…), not the class" if isinstance(hook, type) else ""

@@ -350,6 +350,12 @@ class NoExecute(PreToolUseHook):
     pass
 
 
+class Unreadable(Bare, PreToolUseHook):
+    @property
+    def priority(self) -> int:  # type: ignore[override]
+        raise RuntimeError("not yet")
+
+
 @pytest.mark.parametrize(
     ("hook", "why"),
     [
@@ -357,6 +363,7 @@ class NoExecute(PreToolUseHook):
         (Lookalike(), "a hook is a PreToolUseHook"),
         (Bare(), "a hook is a PreToolUseHook"),
         (NoExecute, r"give an object, NoExecute\(…\), not the class"),
+        (Unreadable(), "the hook Unreadable can't be read: RuntimeError: not yet"),
         (NoExecute(), "NoExecute has no `async def execute"),
         (Pre(str, name=5), "its name must be a text, not 5"),  # type: ignore[arg-type]
         (Pre(str, priority="high"), "its priority must be a number, not 'high'"),
