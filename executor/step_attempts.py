@@ -10,6 +10,7 @@ import structlog
 from agent.trust import joined_taint
 from registry.context import calling
 from registry.errors import DagwrightError
+from registry.redaction import redact
 
 from .results import StepOutcome
 from .schedule import FINAL
@@ -46,7 +47,7 @@ async def _attempt(runner: StepRunner, brief: StepBrief, emit: Emit | None, work
         # somebody's bug: the log says where it is, but no values, which may be secrets
         where = "".join(traceback.format_tb(error.__traceback__))
         log.warning("step_error", step_id=brief.step.id, error=type(error).__name__, where=where)
-        return StepOutcome("", "error", f"error: {str(error) or type(error).__name__}")
+        return StepOutcome("", "error", f"error: {redact(str(error)) or type(error).__name__}")
     if outcome.usage is not None:
         work.meter.add(outcome.usage)
     if outcome.error_code is None and not outcome.output.strip():

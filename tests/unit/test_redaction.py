@@ -15,6 +15,7 @@ import structlog
 
 from agent.react import ReActAgent
 from executor.command import out
+from executor.dag import DAGExecutor
 from executor.job_handle import run_job
 from executor.logging_setup import configure_logging
 from executor.settings import load_settings
@@ -381,3 +382,20 @@ async def test_an_exception_in_the_loop_is_logged_without_the_key(logged: Any) -
     await asyncio.sleep(0)
     assert "RuntimeError: out of ***" in json.loads(lines[0])["exception"]
     assert leaks(*lines) == []
+
+
+async def test_a_plan_run_alone_gives_no_key_away_when_a_tool_object_or_model_breaks() -> None:
+    know_secret(KEY)
+
+    def broken(request: Any) -> Any:
+        raise RuntimeError(f"bug with {KEY}")
+
+    result = await DAGExecutor(ScriptedLLM(broken)).execute(Plan("g", (PlanStep("s1", "do it"),)))
+    assert result.steps["s1"].error == "error: bug with ***"
+
+
+async def test_a_jobs_json_holds_no_key() -> None:
+    know_secret(KEY)
+    job = await run_job(f"Use {KEY}", ScriptedLLM([f"It is {KEY}", f"It is {KEY}"]), mode="react", metadata={"k": KEY})
+    assert leaks(job.to_json()) == []
+    assert job.to_json()["goal"] == "Use ***"
