@@ -142,13 +142,14 @@ class TruncateHook(PostToolUseHook):
 
 
 class AuditLogHook(PostToolUseHook):
-    """One structured log line (`tool_call`, level info) for each call that ran: when, job, step, tool, arguments (cut,
-    without secrets), outcome, duration in seconds, the hooks' notes. With `file` the same is appended
-    there as a JSON line. Calls that a guard blocks are logged by the chain itself, as `hook_blocked`.
+    """One structured log line (`tool_call`, level info) for each call that ran or that a guard blocked: when, job, step,
+    tool, arguments (cut, without secrets), outcome (ok, error, blocked), duration in seconds, the hooks' notes. With
+    `file` the same is appended there as a JSON line.
     """
 
     name = "audit_log"
     priority = 1000
+    sees_blocked = True
 
     def __init__(self, file: str | os.PathLike[str] | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.file = None if file is None else Path(file).expanduser()
@@ -173,7 +174,8 @@ class AuditLogHook(PostToolUseHook):
             "step_id": ctx.metadata.get("step_id"),
             "tool": ctx.tool_name,
             "arguments": cut_middle(arguments, ARGUMENT_CHARS),
-            "outcome": "error" if ctx.is_error else "ok",
+            "outcome": "blocked" if ctx.blocked is not None else "error" if ctx.is_error else "ok",
+            **({} if ctx.blocked is None else {"reason": redact(ctx.blocked)}),
             "duration": None if ctx.duration is None else round(ctx.duration, 3),
             "observation_chars": len(ctx.tool_result or ""),
             "notes": [redact(note) for note in ctx.notes],

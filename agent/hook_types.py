@@ -20,8 +20,8 @@ class HookContext:
 
     `tool_result`, `is_error` and `duration` (seconds the call took, None where unknown) are set for PostToolUse only;
     `tool_name` is empty and `metadata["query"]` the task for SessionStart. `tool` has the tool's declarations, where
-    it is known. `notes` are what earlier hooks noted of this call. `tool_args` is the hook's own copy: only
-    `HookResult.modified_args` changes a call.
+    it is known. `blocked`: why a guard blocked the call. `notes` are what earlier hooks noted of this call.
+    `tool_args` is the hook's own copy: only `HookResult.modified_args` changes a call.
     """
 
     tool_name: str = ""
@@ -34,6 +34,7 @@ class HookContext:
     tool: Tool | None = None
     notes: tuple[str, ...] = ()
     duration: float | None = None
+    blocked: str | None = None
 
     @property
     def read_only(self) -> bool:
@@ -83,9 +84,11 @@ class PreToolUseHook(Hook):
 
 
 class PostToolUseHook(Hook):
-    """An observer after a tool call: may rewrite the observation or act on the side."""
+    """An observer after a tool call: may rewrite the observation or act on the side. One with `sees_blocked` is told of
+    calls that a guard blocked, too, as soon as they are (`ctx.blocked` says why); there is nothing to rewrite then."""
 
     event = "post"
+    sees_blocked: bool = False
 
 
 class SessionStartHook(Hook):

@@ -62,6 +62,7 @@ class RegisteredHook:
     event: HookEvent
     priority: float
     origin: str = ""
+    sees_blocked: bool = False
 
 
 class HookRegistry:
@@ -98,7 +99,7 @@ class HookRegistry:
         for entry in self.entries("pre"):
             outcome, failure = await _outcome(entry, ctx)
             if failure is not None:
-                return Verdict(ctx, f"the guard {entry.name!r} failed: {failure}", notes)
+                return await self._blocked(ctx, f"the guard {entry.name!r} failed: {failure}", notes)
             if outcome is None:
                 continue
             notes += outcome.side_effects
@@ -106,12 +107,19 @@ class HookRegistry:
             if not outcome.allow:
                 reason = outcome.error or f"the guard {entry.name!r} does not allow it"
                 log.info("hook_blocked", hook=entry.name, tool=ctx.tool_name, reason=reason)
-                return Verdict(ctx, reason, notes)
+                return await self._blocked(ctx, reason, notes)
             if outcome.modified_args is not None:
                 ctx = replace(ctx, tool_args=outcome.modified_args)
             if outcome.approval is not None:
                 asked.append(outcome.approval)
         return Verdict(ctx, None, notes, merged(asked))
+
+    async def _blocked(self, ctx: HookContext, reason: str, notes: tuple[str, ...]) -> Verdict:
+        """The call is blocked: observers that want to know are told."""
+        for entry in self.entries("post"):
+            if entry.sees_blocked:
+                await _outcome(entry, replace(ctx, blocked=reason))
+        return Verdict(ctx, reason, notes)
 
     async def after(self, ctx: HookContext) -> Verdict:
         """Lets the observers see, and rewrite, an observation. One that fails is passed over."""
@@ -161,7 +169,8 @@ def _read(hook: Any, priority: float | None, origin: str) -> RegisteredHook:
     place = hook.priority if priority is None else priority
     if isinstance(place, bool) or not isinstance(place, int | float) or math.isnan(place):
         raise UsageError(f"the hook {kind}: its priority must be a number, not {place!r}")
-    return RegisteredHook(hook, hook.name.strip() or kind, hook.event, place, origin)
+    sees_blocked = isinstance(hook, PostToolUseHook) and bool(hook.sees_blocked)
+    return RegisteredHook(hook, hook.name.strip() or kind, hook.event, place, origin, sees_blocked)
 
 
 async def _outcome(entry: RegisteredHook, ctx: HookContext) -> tuple[HookResult | None, str | None]:

@@ -198,6 +198,17 @@ async def test_a_line_for_each_call(tmp_path: Path, logged: list[Any]) -> None:
     assert file.stat().st_mode & 0o777 == 0o600
 
 
+async def test_blocked_calls_stand_in_it_too(tmp_path: Path, logged: list[Any]) -> None:
+    file = tmp_path / "audit.jsonl"
+    registry = HookRegistry([AuditLogHook(file), ReadOnlyHook()])
+    assert (await registry.before(asked(SENDS, tool_args={"to": "Ada"}))).blocked is not None
+    assert (await registry.before(asked(LOOKS))).blocked is None
+    (line,) = [json.loads(text) for text in file.read_text("utf-8").splitlines()]
+    assert (line["tool"], line["outcome"], line["arguments"]) == ("send", "blocked", '{"to": "Ada"}')
+    assert line["reason"].startswith("only tools that change nothing")
+    assert [entry["event"] for entry in logged] == ["hook_blocked", "tool_call"]
+
+
 async def test_a_line_is_whole_whatever_stood_there(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     file.write_bytes(b'{"torn": ')
@@ -249,8 +260,8 @@ async def test_around_an_agent(tmp_path: Path) -> None:
     cut, limited = [record.observation for record in result.tool_calls]
     assert len(cut) == 1_000
     assert "long has reached its limit of 1 call in 3600 s" in limited
-    (line,) = [json.loads(text) for text in file.read_text("utf-8").splitlines()]
-    assert (line["tool"], line["observation_chars"]) == ("long", 1_000)
+    lines = [json.loads(text) for text in file.read_text("utf-8").splitlines()]
+    assert [(line["outcome"], line["observation_chars"]) for line in lines] == [("ok", 1_000), ("blocked", 0)]
 
 
 # In dagwright.toml

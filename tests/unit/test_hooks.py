@@ -132,6 +132,28 @@ async def test_a_block_ends_the_chain(logged: list[Any]) -> None:
     assert silent.blocked == "the guard 'no' does not allow it"
 
 
+async def test_observers_that_want_to_are_told_of_blocked_calls(logged: list[Any]) -> None:
+    seen: list[HookContext] = []
+
+    class Sees(Post):
+        sees_blocked = True
+
+    def told(ctx: HookContext) -> None:
+        seen.append(ctx)
+        raise ValueError("and may fail")
+
+    deaf: list[HookContext] = []
+    hooks = [Sees(told), Post(deaf.append), Pre(lambda ctx: HookResult(side_effects=("looked",)), priority=1)]
+    for work, why in (
+        (lambda ctx: HookResult(False, "no"), "no"),
+        (raising(ValueError("x")), "the guard 'bad' failed: x"),
+    ):
+        verdict = await HookRegistry([*hooks, Pre(work, "bad")]).before(CTX)
+        assert (verdict.blocked, seen[-1].blocked, seen[-1].notes) == (why, why, ("looked",))
+    await HookRegistry(hooks).before(CTX)
+    assert (len(seen), deaf) == (2, [])
+
+
 async def test_those_that_are_not_concerned_do_not_run() -> None:
     class Elsewhere(PreToolUseHook):
         def should_trigger(self, ctx: HookContext) -> bool:

@@ -156,6 +156,9 @@ async def test_every_call_stands_in_the_audit_log_as_it_ended(tmp_path: Path) ->
     assert {line["job_id"] for line in lines} == {job.id}
     assert {line["arguments"] for line in lines} == {'{"to": "Ada"}'}
     assert all(line["duration"] >= 0 and len(line["notes"]) == 1 for line in lines)
+    await run(native("send"), tools, [AuditLogHook(file), ReadOnlyHook()], "c")
+    last = json.loads(file.read_text("utf-8").splitlines()[-1])
+    assert (last["step_id"], last["tool"], last["outcome"]) == ("c", "send", "blocked")
 
 
 async def test_a_broken_guard_blocks_and_a_broken_observer_does_not() -> None:
