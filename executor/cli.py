@@ -91,7 +91,7 @@ async def _dispatch(options: argparse.Namespace) -> int:
         case "tools":
             from .command.info import tools
 
-            return tools(options)
+            return await tools(options)
         case _:
             from .command.info import config_check
 

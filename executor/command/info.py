@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.hooks import HookEvent
 from executor.hooks_config import build_hooks
 from executor.settings import describe, read_environment, unknown_variables
+from registry.mcp import McpTools
 from registry.models import ModelRegistry
 from registry.toml_file import find_file
+from registry.toolbox.web_search import HOW_TO_GET
+from registry.tools import ToolRegistry
 
 from .out import note, safe, say, say_json
-from .setup import prepared, settings_of, tools_of
+from .setup import all_tools, prepared, settings_of
 
 EVENTS: Mapping[str, HookEvent] = {"SessionStart": "start", "PreToolUse": "pre", "PostToolUse": "post"}
+if TYPE_CHECKING:
+    from executor.settings_model import Settings
+
 FLAGS = ("read_only", "idempotent", "pure", "requires_approval", "network", "filesystem")
 
 
 async def models(options: argparse.Namespace) -> int:
     """Each model with its roles, abilities, limits, price, and origin."""
-    async with prepared(options) as setup:
+    async with prepared(options, servers=False) as setup:
         rows = [_model(setup.models, name) for name in setup.models.names()]
         default = setup.models.name_of(setup.models.get_default())
     if options.json:
@@ -52,12 +58,20 @@ def _model(models: ModelRegistry, name: str) -> dict[str, Any]:
     }
 
 
-def tools(options: argparse.Namespace) -> int:
-    """Each tool with its description and what it declares; near-identical descriptions are pointed out."""
+async def tools(options: argparse.Namespace) -> int:
+    """Each tool with its description, where it comes from and what it declares; near-identical descriptions are
+    pointed out. MCP servers are started for it."""
     if options.hooks:
         return _hooks(options)
-    registry = tools_of(settings_of(options))
+    settings = settings_of(options)
+    async with all_tools(settings) as (registry, found):
+        return _listed(options, settings, registry, found)
+
+
+def _listed(options: argparse.Namespace, settings: Settings, registry: ToolRegistry, found: McpTools) -> int:
     similar = registry.similar_descriptions()
+    servers = {tool.name: tool.origin for tool in found.tools}
+    missing = {} if "web_search" in registry or settings.search == "none" else {"web_search": HOW_TO_GET}
     if options.json:
         rows = [
             {
@@ -65,18 +79,25 @@ def tools(options: argparse.Namespace) -> int:
                 "description": tool.description,
                 "parameters": tool.parameters,
                 "timeout": tool.timeout,
+                "origin": servers.get(tool.name, "built in"),
+                **({"server_says": found.hints[tool.name]} if tool.name in found.hints else {}),
                 **{flag: getattr(tool, flag) for flag in FLAGS},
             }
             for tool in registry
         ]
-        say_json({"tools": rows, "similar": [list(pair) for pair in similar]})
+        say_json({"tools": rows, "similar": [list(pair) for pair in similar], "missing": missing})
         return 0
     for tool in registry:
         declared = ", ".join(flag for flag in FLAGS if getattr(tool, flag)) or "writes"
         timeout = "no time limit" if tool.timeout is None else f"{tool.timeout:g} s"
-        say(f"{tool.name} ({declared}; {timeout})\n  {tool.description.strip().splitlines()[0]}")
+        origin = f"; from {servers[tool.name]}" if tool.name in servers else ""
+        says = f"; the server says: {found.hints[tool.name]}" if tool.name in found.hints else ""
+        say(safe(f"{tool.name} ({declared}; {timeout}{origin}{says})"))
+        say(safe(f"  {tool.description.strip().splitlines()[0]}"))
     for first, second in similar:
         note(f"warning: {first} and {second} have nearly the same description; a model can't tell them apart")
+    for text in missing.values():
+        note(f"note: {text}")
     return 0
 
 

@@ -15,13 +15,14 @@ from executor.settings import load_settings, read_environment
 from executor.telemetry_setup import exporting
 from registry.config import load_models
 from registry.errors import NoModelError
+from registry.mcp import McpTools, mcp_tools
 from registry.models import ModelRegistry
 from registry.retry import RetryPolicy
-from registry.toolbox import default_tools
+from registry.toolbox import default_tools, search_provider
 from registry.tools import ToolRegistry
 
 from . import log
-from .out import note
+from .out import note, safe
 
 if TYPE_CHECKING:
     from executor.settings_model import Settings
@@ -71,25 +72,48 @@ def data_dir(settings: Settings) -> Path:
 
 def tools_of(settings: Settings) -> ToolRegistry:
     """The built-in tools that the settings allow."""
-    return default_tools(settings.workspace, settings.fetch_allow)
+    search = search_provider(settings.search, read_environment())
+    return default_tools(settings.workspace, settings.fetch_allow, search=search)
 
 
 @asynccontextmanager
-async def prepared(options: argparse.Namespace) -> AsyncIterator[Setup]:
-    """Everything a command needs to work, closed afterwards.
+async def all_tools(settings: Settings) -> AsyncIterator[tuple[ToolRegistry, McpTools]]:
+    """The built-in tools and those of the MCP servers, which run meanwhile; and what the servers say of theirs.
+
+    A server that can't be reached is told on stderr. Raises ConfigError where it is required.
+    """
+    tools = tools_of(settings)
+    if not settings.mcp:
+        yield tools, McpTools()
+        return
+    async with mcp_tools(
+        settings.mcp, env=read_environment(), taken=tools.names(), warn=lambda text: tell(f"warning: {text}")
+    ) as found:
+        for tool in found.tools:
+            tools.register(tool)
+        yield tools, found
+
+
+def tell(text: str) -> None:
+    """A line on stderr; a stranger's text can't steer the terminal."""
+    note(safe(text))
+
+
+@asynccontextmanager
+async def prepared(options: argparse.Namespace, *, servers: bool = True) -> AsyncIterator[Setup]:
+    """Everything a command needs to work, closed afterwards; without `servers` no MCP server is started.
 
     Where no model is configured at all, the installed demonstration model is used; with `--quick-start` it is
     installed first. Raises NoModelError, whose text says what to set.
     """
     settings = settings_of(options)
     with exporting(settings):
-        async with _prepared(options, settings) as setup:
+        async with _prepared(options, settings, servers) as setup:
             yield setup
 
 
 @asynccontextmanager
-async def _prepared(options: argparse.Namespace, settings: Settings) -> AsyncIterator[Setup]:
-    tools = tools_of(settings)
+async def _prepared(options: argparse.Namespace, settings: Settings, servers: bool) -> AsyncIterator[Setup]:
     unconfigured = False
 
     def nothing_configured() -> None:  # asked only after all else was looked for
@@ -102,12 +126,16 @@ async def _prepared(options: argparse.Namespace, settings: Settings) -> AsyncIte
         if not unconfigured:
             raise
         await _demonstration_model(settings, missing, wanted=getattr(options, "quick_start", False))
-        async with _demonstration(settings, tools) as setup:
+        async with all_tools(settings) as (tools, _), _demonstration(settings, tools) as setup:
             yield setup
         return
     _with_retries(models, settings)
     try:
-        yield Setup(settings, models, tools, JobOptions.from_settings(settings))
+        if not servers:
+            yield Setup(settings, models, tools_of(settings), JobOptions.from_settings(settings))
+            return
+        async with all_tools(settings) as (tools, _):
+            yield Setup(settings, models, tools, JobOptions.from_settings(settings))
     finally:
         await models.aclose()
 

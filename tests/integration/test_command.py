@@ -351,7 +351,7 @@ async def test_a_wrong_models_file_is_found_by_config_check(tmp_path: Path) -> N
 
 async def test_tools_are_listed(tmp_path: Path) -> None:
     result = await command("tools", "--json", home=tmp_path)
-    assert [tool["name"] for tool in result.data["tools"]] == ["calculate", "current_time", "web_fetch"]
+    assert [tool["name"] for tool in result.data["tools"]] == ["calculate", "current_time", "run_python", "web_fetch"]
     with_files = await command("tools", "--workspace", str(tmp_path), home=tmp_path)
     assert "read_file (" in with_files.out
     assert "calculate (read_only, idempotent, pure" in with_files.out
