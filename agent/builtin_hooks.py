@@ -142,9 +142,9 @@ class TruncateHook(PostToolUseHook):
 
 
 class AuditLogHook(PostToolUseHook):
-    """One structured log line (`tool_call`, level info) for each call that ran or that a guard blocked: when, job, step,
-    tool, arguments (cut, without secrets), outcome (ok, error, blocked), duration in seconds, the hooks' notes. With
-    `file` the same is appended there as a JSON line.
+    """One structured log line (`tool_call`, level info) for each call that ran or that a guard blocked: when, job,
+    step, tool, arguments (cut, without secrets), outcome (ok, error, blocked), duration in seconds, the hooks' notes.
+    With `file` the same is appended there as a JSON line.
     """
 
     name = "audit_log"
