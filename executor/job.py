@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from agent.interrupts import InterruptQueue
 from agent.react import ReActAgent
 from agent.services import Services
 from agent.state import AgentResult
-from agent.synthesis import AnswerDelta, format_trace, stream_synthesis
+from agent.synthesis import format_trace
 from agent.trust import new_marker
 from planner.analyzer import PlanAnalyzer, Verdict
 from planner.checks import PlanError
@@ -34,11 +34,12 @@ from registry.fallback import Fallback
 from registry.llm import LLM
 from registry.messages import Event, Message
 from registry.models import ModelRegistry
+from registry.redaction import error_fields
 from registry.tools import ToolRegistry
 
 from .agent_run import run_agent
 from .answer import joined, plain_statement, work_of
-from .budget_end import USED_UP, synthesis_within, trace_of
+from .budget_end import trace_of
 from .dag import DAGExecutor
 from .job_options import JobOptions
 from .job_time import JobTime
@@ -49,6 +50,7 @@ from .results import PlanResult, StepResult
 from .rounds import after_round
 from .step_trail import StepTrail
 from .waits import Approve, JobWaits
+from .write_up import Writer
 
 FOLLOW_UP = "[User follow-up]: "
 CHANGED = "Skipped — user changed requirements"
@@ -97,6 +99,7 @@ class JobRunner:
         self.time = JobTime(None if budget is None else budget.seconds, clock)
         self.ledger = Ledger(log.append, budget, models, self.time)
         self.models = models.scoped(self.ledger)
+        self.writer = Writer(self.models, self.ledger, self.time, self._emit)
         self.inbox = InterruptQueue()
         self.waits = JobWaits(self._tell_approval, self._parked, approve=approve, open_to_decisions=open_to_decisions)
         self.artifacts = artifacts or MemoryArtifacts()
@@ -159,7 +162,7 @@ class JobRunner:
         with calling(job_id=self.log.job_id), telemetry.workflow(self.mode) as self._span:
             self._tell_started()
             try:
-                ending = await self._work()
+                ending = await self._within_budget()
             except asyncio.CancelledError:
                 job = self._ended(self._with_what_there_is("cancelled", "cancelled", "The job was cancelled."))
                 task = asyncio.current_task()
@@ -171,15 +174,15 @@ class JobRunner:
                 if isinstance(error, UsageError):
                     raise
                 return job
-            except Exception as error:  # somebody's bug: the job's account says so, the log where it is
-                log.exception("job_error", job_id=self.log.job_id)
+            except Exception as error:  # noqa: BLE001 - somebody's bug: the job's account says so, the log where it is
+                log.error("job_error", job_id=self.log.job_id, **error_fields(error))
                 return self._ended(self._with_what_there_is("failed", "internal", f"{type(error).__name__}: {error}"))
             except BaseException as error:  # the process ends
                 self._ended(self._with_what_there_is("failed", "internal", f"{type(error).__name__}: {error}"))
                 raise
             return self._ended(ending)
 
-    async def _work(self) -> _Ending:
+    async def _within_budget(self) -> _Ending:
         try:
             return await self.time.work(self._worked)
         except BudgetExceededError as error:
@@ -222,8 +225,7 @@ class JobRunner:
                 self.log.append("inject", {"type": "inject", "content": "\n\n".join(waiting)})
                 history, query = result.messages, "\n\n".join(waiting)
                 self.goal += "".join(f"\n\n{FOLLOW_UP}{text}" for text in waiting)
-                self.log.append("answer", {"status": "reset"})
-                self.time.close_reserve()
+                self.writer.void()
                 continue
             self._agent = None
             return self._react_ending(result, answer)
@@ -248,16 +250,8 @@ class JobRunner:
     async def _react_answer(self, llm: LLM, query: str, result: AgentResult) -> str:
         if result.stop_reason != "final_answer" or self.request.answer_mode == "direct":
             return result.answer
-        messages = self._answer_request(llm, query, format_trace(result.messages))
-        if messages is None:
-            return result.answer
-        text = ""
-        async with aclosing(self._synthesis(llm, messages, result.answer)) as deltas:
-            async for delta in deltas:
-                text = "" if delta.reset else text + delta
-                if len(self.inbox):
-                    break
-        return text if text.strip() else result.answer
+        text = await self.writer.write(llm, query, format_trace(result.messages), result.answer, self._spoken_to)
+        return result.answer if text is None else text
 
     def _react_ending(self, result: AgentResult, answer: str) -> _Ending:
         if self.stopping:
@@ -422,22 +416,14 @@ class JobRunner:
         done = any(step.status == "completed" for step in result.steps.values())
         cause = None if verdict.achieved else verdict.reasoning
         fallback = verdict.final_answer or joined(self.plan, result.steps) or plain_statement(result.steps, cause)
-        answer = fallback
         llm = self.models.for_role("smart")
         query = self.goal if verdict.achieved else f"{self.goal}\n\n(A reviewer says of the work: {verdict.reasoning})"
-        messages = self._answer_request(llm, query, self._work_for(llm)) if done else None
-        if messages is not None:
-            answer = ""
-            async with aclosing(self._synthesis(llm, messages, fallback)) as deltas:
-                async for delta in deltas:
-                    answer = "" if delta.reset else answer + delta
-                    if len(self.inbox):
-                        break
-        else:
-            self._say(answer)
-        if len(self.inbox):
-            self.log.append("answer", {"status": "reset"})
-            self.time.close_reserve()
+        answer = await self.writer.write(llm, query, self._work(llm), fallback, self._spoken_to) if done else None
+        if answer is None:
+            answer = fallback
+            self.writer.say(answer)
+        if self._spoken_to():
+            self.writer.void()
             return None
         status = _status(result, verdict)
         if status == "completed":
@@ -446,61 +432,28 @@ class JobRunner:
         error = (first.error if first is not None else None) or verdict.reasoning or "the goal was not reached"
         return _Ending(status, answer, error, (first.error_code if first else None) or "not_achieved")
 
-    # The answer, and a budget that is used up
-
-    def _work_for(self, llm: LLM) -> str:
-        """The steps' work as text, as much as the model's context holds."""
-        return "" if self.plan is None else work_of(self.plan, self.steps, ContextGuard().budget(llm) * 2)
-
-    def _answer_request(self, llm: LLM, query: str, work: str) -> list[Message] | None:
-        """What the synthesis is asked, cut to what the budget allows; None where it allows none. From here on the
-        answer has the time that is kept for it."""
-        messages = synthesis_within(llm, query, work, self.ledger.answer_bytes(llm))
-        if messages is None:
-            self.ledger.refuse_answer()
-            return None
-        self.log.append("phase", {"phase": "synthesizing"})
-        self.time.open_reserve()
-        return messages
-
     async def _out_of_budget(self, cause: str) -> _Ending:
         """The end of a job whose budget is used up: an answer written from what is kept for it, else what there is."""
         plain = self._with_what_there_is("budget_exceeded", "budget_exceeded", cause)
-        llm = self.models.for_role("smart")
+        work = ""
         if self.mode == "react":
             work = trace_of(self.log.events, self.services.marker)
             if found := trace_of(self.log.events):
                 plain = replace(plain, answer=f"{plain.answer}\n\n{found}")
-        else:
-            work = self._work_for(llm) if any(step.output.strip() for step in self.steps.values()) else ""
-        if self.time.answering:  # the time ended in the middle of the answer
-            self._emit("answer", status="reset")
-            self._say(plain.answer)
-            return plain
+        elif any(step.output.strip() for step in self.steps.values()):
+            work = self._work(self.models.for_role("smart"))
         if self.stopping or not work:
             return plain
-        messages = self._answer_request(llm, f"{self.goal}\n\n{USED_UP}", work)
-        if messages is None:
-            return plain
-        try:
-            answer = await self.time.answer(lambda: self._streamed(llm, messages, plain.answer))
-        except BudgetExceededError:  # out of time
-            self._emit("answer", status="reset")
-            self._say(plain.answer)
-            return plain
-        return replace(plain, answer=answer if answer.strip() else plain.answer)
-
-    def _synthesis(self, llm: LLM, messages: Sequence[Message], fallback: str) -> AsyncGenerator[AnswerDelta, None]:
-        return stream_synthesis(llm, messages, fallback, self._emit, models=self.models)
-
-    async def _streamed(self, llm: LLM, messages: Sequence[Message], fallback: str) -> str:
-        answer = ""
-        async with aclosing(self._synthesis(llm, messages, fallback)) as deltas:
-            async for delta in deltas:
-                answer = "" if delta.reset else answer + delta
-        return answer
+        return replace(plain, answer=await self.writer.write_last(self.goal, work, plain.answer))
 
     # Small parts
+
+    def _work(self, llm: LLM) -> str:
+        """The steps' work as text, as much as the model's context holds."""
+        return "" if self.plan is None else work_of(self.plan, self.steps, ContextGuard().budget(llm) * 2)
+
+    def _spoken_to(self) -> bool:
+        return bool(len(self.inbox))
 
     def _hear(self) -> None:
         """Takes the waiting messages into the goal that planner, analyzer and synthesis see."""
@@ -533,11 +486,6 @@ class JobRunner:
 
     def _emit(self, channel: str, **payload: Any) -> None:
         self.log.append(channel, payload)
-
-    def _say(self, answer: str) -> None:
-        self._emit("answer", status="start")
-        self._emit("answer", status="delta", content=answer)
-        self._emit("answer", status="done")
 
     def _with_what_there_is(self, status: JobStatus, code: str, error: str) -> _Ending:
         """An ending without another model call: the completed steps' results, else what failed."""

@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from .messages import Event
+from .redaction import error_fields
 
 __all__ = ["CONTENT_TYPE", "Metrics", "observe", "render", "switch_off", "switch_on"]
 
@@ -199,8 +200,8 @@ def observe(event: Event) -> None:
         return
     try:
         _Process.metrics.observe(event)
-    except Exception:  # whatever stands in it, the work goes on
-        log.exception("event_not_counted", channel=event.channel, seq=event.seq)
+    except Exception as error:  # noqa: BLE001 - whatever stands in it, the work goes on
+        log.error("event_not_counted", channel=event.channel, seq=event.seq, **error_fields(error))
 
 
 def render() -> bytes:

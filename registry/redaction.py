@@ -10,18 +10,21 @@ import json
 import os
 import re
 import threading
+import traceback
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from .messages import Message
+from .result_text import error_text
 from .secret_shapes import MASK, MAYBE_KEY, SENSITIVE_NAME, ShapeScan, masked_shapes
 
 __all__ = [
     "MASK",
     "MIN_SECRET",
     "StreamRedactor",
+    "error_fields",
     "know_environment",
     "know_secret",
     "know_url",
@@ -167,6 +170,13 @@ def redact_error(text: str, own: Collection[str] = ()) -> str:
         if len(secret) >= MIN_OWN_KEY:
             text = text.replace(secret, MASK)
     return MAYBE_KEY.sub(MASK, redact(text))
+
+
+def error_fields(error: BaseException) -> dict[str, str]:
+    """An exception as fields of a log line: its text, redacted, and where it happened. For the library's own lines: a
+    logger that nobody set up would show a traceback with the values of all variables."""
+    where = "".join(traceback.format_tb(error.__traceback__))
+    return {"error": redact_error(error_text(error)), "where": where}
 
 
 def outgoing(message: Message) -> Message:

@@ -12,7 +12,7 @@ from agent.events import INTERNAL_CHANNELS
 from registry import metrics
 from registry.clock import SYSTEM_CLOCK, Clock
 from registry.messages import Event
-from registry.redaction import StreamRedactor, redact_data
+from registry.redaction import StreamRedactor, error_fields, redact_data
 
 log = structlog.get_logger(__name__)
 
@@ -131,5 +131,5 @@ class MemoryLog:
         if self.on_event is not None and channel not in INTERNAL_CHANNELS:
             try:
                 self.on_event(event)
-            except Exception:  # an observer that fails must not cost the work it observes
-                log.exception("observer_failed", channel=channel, seq=event.seq)
+            except Exception as error:  # noqa: BLE001 - an observer that fails must not cost the work it observes
+                log.error("observer_failed", channel=channel, seq=event.seq, **error_fields(error))

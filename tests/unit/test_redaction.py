@@ -17,6 +17,7 @@ from agent.react import ReActAgent
 from executor.command import out
 from executor.dag import DAGExecutor
 from executor.job_handle import run_job
+from executor.log.memory import MemoryLog
 from executor.logging_setup import configure_logging
 from executor.settings import load_settings
 from planner.plan import Plan, PlanStep
@@ -399,3 +400,22 @@ async def test_a_jobs_json_holds_no_key() -> None:
     job = await run_job(f"Use {KEY}", ScriptedLLM([f"It is {KEY}", f"It is {KEY}"]), mode="react", metadata={"k": KEY})
     assert leaks(job.to_json()) == []
     assert job.to_json()["goal"] == "Use ***"
+
+
+def test_an_unconfigured_logger_shows_no_values(capsys: pytest.CaptureFixture[str]) -> None:
+    """The library's own lines, where the host application has set nothing up."""
+    know_secret(KEY)
+    structlog.reset_defaults()
+
+    def observer(event: Event) -> None:
+        local_value = "-".join(["value", "of", "a", "variable"])
+        raise RuntimeError(f"observer with {KEY}, {len(local_value)}")
+
+    log = MemoryLog("job", on_event=observer)
+    log.append("phase", {"phase": "planning"})
+    shown = capsys.readouterr()
+    text = shown.out + shown.err
+    assert "observer_failed" in text
+    assert "observer with ***, 19" in text
+    assert leaks(text) == []
+    assert "value-of-a-variable" not in text
