@@ -180,18 +180,18 @@ def error_fields(error: BaseException) -> dict[str, str]:
 
 
 def outgoing(message: Message) -> Message:
-    """The message as a model may see it. A model's own turns stay as they are: providers check them, and no model was
-    ever told a secret. What was found clean is not looked at again."""
-    if message.role == "assistant":
+    """The message as a model may see it; what was found clean is not looked at again. A turn that its provider signed
+    stays as it is, and so do calls: they are checked against what was sent, and no model was ever told a secret."""
+    if message.provider:
         return message
     _known.all()
     if message.wire.get("redacted") == _known.generation:
         return message
     text = redact(message.content)
-    if text is message.content:
-        message.wire["redacted"] = _known.generation
-        return message
-    return replace(message, content=text)
+    if text is not message.content:
+        return replace(message, content=text)
+    message.wire["redacted"] = _known.generation
+    return message
 
 
 class StreamRedactor:

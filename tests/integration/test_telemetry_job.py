@@ -58,9 +58,10 @@ def script(view: View) -> Any:
 async def test_a_whole_job(spans: Spans) -> None:
     async with ProviderFake(script) as fake:
         llm = OpenAIChatLLM("fake-model", base_url=fake.openai_url, api_key=KEY, price=Price(1, 2))
-        job = await run_job(GOAL, llm, tools=[calculate], mode="dag")
+        job = await run_job(f"{GOAL} {KEY}", llm, tools=[calculate], mode="dag")
         await llm.aclose()
     assert job.status == "completed"
+    assert KEY not in json.dumps(fake.requests)
 
     count = Counter(span.name for span in spans.all)
     assert count["invoke_workflow dagwright"] == count["plan"] == 1
