@@ -20,7 +20,7 @@ import termios
 from tests.fakes import ProviderFake, View, brain
 from tests.fakes.brain import DIAMOND, SYNTHESIS
 from tests.integration.test_command import Gate, works_on_a_step
-from tests.support.command import Terminal, on_terminal, openai
+from tests.support.command import PATIENCE, Terminal, on_terminal, openai
 
 GOAL = "Work out six times seven."
 HOSTILE = "\x1b]0;owned\x07\x1b[35;45mpink\x9b2J\rover\u202eback\u2066isolate\x08\x00end"
@@ -85,7 +85,8 @@ async def test_a_running_tool_is_shown(tmp_path: Path) -> None:
         on_terminal("run", GOAL, "--allow", place, home=tmp_path, env=openai(fake)) as term,
     ):
         await term.until("▶ s1 Work out the base figure with a tool. ← web_fetch")
-        assert asked.is_set()
+        async with asyncio.timeout(PATIENCE):
+            await asked.wait()  # it is shown before it has connected
         go_on.set()
         assert await term.end() == 0
 
