@@ -159,6 +159,7 @@ class ProviderGate:
         refused = isinstance(error, LLMError) and is_refusal(error)
         if self._calm and not refused:
             self._inside.discard(place)
+            start.ended = place.llm.clock.monotonic()
             return
         with self._lock:
             self._inside.discard(place)

@@ -17,6 +17,11 @@ HORIZON = 2 * MINUTE
 """Seconds for which starts are remembered: limits are per minute or shorter, and a wait comes on top."""
 LOG_SIZE = 10_000
 """Starts remembered at most. A limit of more of them per minute is kept in proportion over a shorter time."""
+ON_THE_WAY = 0.25
+ON_THE_WAY_SHARE = 0.05
+"""Seconds, and share of a limit's time, that a request may take to the server."""
+SLACK = 0.01
+"""Seconds added to a limit's time: one request may be faster than the one it follows."""
 SHORTEST = 1.0
 """Seconds below which a stretch of the log says little about a rate: a longer one goes before it."""
 NEARLY = 0.9
@@ -44,11 +49,13 @@ NO_LIMITS: Final = Limits()
 
 @dataclass(slots=True, eq=False)
 class Start:
-    """A call that was let in: when, with how many tokens (estimated until they are known), and after how many holds."""
+    """A call that was let in: when, with how many tokens (estimated until they are known), after how many holds, and
+    when it ended."""
 
     at: float
     tokens: int
     round: int
+    ended: float | None = None
 
 
 class Starts:
@@ -95,24 +102,26 @@ class Rate:
     seconds: float
     measure: Measure = "requests"
 
-    @property
-    def span(self) -> float:
-        """`seconds`, and a little: a request may take longer to the server than the one that it follows."""
-        return self.seconds + min(0.25, 0.01 + 0.02 * self.seconds)
-
     def free_at(self, starts: Starts, tokens: int) -> float:
         """From when on another start keeps the rate; one that alone is too big goes when nothing else counts."""
         if self.measure == "requests":
-            amount, span = self.amount, self.span
+            amount, seconds = self.amount, self.seconds
             if amount > LOG_SIZE:
-                amount, span = LOG_SIZE, span * LOG_SIZE / amount
-            return starts.last(amount).at + span if len(starts) >= amount else float("-inf")
+                amount, seconds = LOG_SIZE, seconds * LOG_SIZE / amount
+            return _gone(starts.last(amount), seconds) if len(starts) >= amount else float("-inf")
         taken = tokens
         for start in reversed(starts):
             taken += start.tokens
             if taken > self.amount:
-                return start.at + self.span
+                return _gone(start, self.seconds)
         return float("-inf")
+
+
+def _gone(start: Start, seconds: float) -> float:
+    """When a start no longer counts at the provider, whose clock began when the request arrived: at the latest when it
+    ended, and not much later than it was let in."""
+    arrived = start.at + min(ON_THE_WAY, ON_THE_WAY_SHARE * seconds)
+    return (arrived if start.ended is None else min(arrived, start.ended)) + seconds + SLACK
 
 
 def set_rates(limits: Limits) -> tuple[Rate, ...]:
@@ -160,11 +169,15 @@ class Learned:
         factor = relaxation(now - self.at, self.every)
         return None if factor >= RELAXED_ENOUGH else replace(self.rate, seconds=self.rate.seconds / factor)
 
-    def again(self, rate: Rate, at: float) -> Learned:
-        """What is known after another refusal: one that shows nearly the same rate makes us relax it more slowly."""
-        before, after = self.rate.amount / max(self.rate.seconds, 1e-3), rate.amount / max(rate.seconds, 1e-3)
-        confirmed = NEARLY <= after / before <= 1 / NEARLY
-        return Learned(rate, at, min(2 * self.every, SLOWEST) if confirmed else MINUTE)
+    def explains(self, starts: Starts, refused: Start, now: float) -> bool:
+        """Whether a refusal only shows that the rate was relaxed too far."""
+        current = self.now(now)
+        relaxed = current is None or current.seconds < self.rate.seconds
+        return relaxed and self.rate.free_at(starts, refused.tokens) > refused.at
+
+    def confirmed(self, now: float) -> Learned:
+        """The rate as it was, to be relaxed more slowly."""
+        return Learned(self.rate, now, min(2 * self.every, SLOWEST))
 
 
 def relaxation(seconds: float, every: float = MINUTE) -> float:

@@ -16,11 +16,14 @@ from .gate_limits import RELAXED_ENOUGH, Learned, Limits, Measure, Start, Starts
 from .retry import RetryPolicy
 
 SPACING = 0.005
-"""Least seconds between two calls that come back after a hold; up to as much is added at random."""
+"""Least seconds between two calls that come back after a hold; up to half as much is added at random."""
 QUIET = 1.0
 """Seconds without anybody coming back after which calls are no longer spaced."""
 PROBE_SECONDS = 1.0
 """Where nobody said when to come back, one call tries. Refusals come at once: unrefused after this time it is in."""
+
+ROUNDING = 1.0
+"""Seconds by which the times that a provider names for one moment may differ: Retry-After has whole seconds."""
 
 _CONCURRENCY = re.compile(r"concurren|simultaneous|in[- ]flight|parallel (?:requests|calls)|at the same time", re.I)
 _TOKENS = re.compile(r"tokens?[ -]per|\bTPM\b|request tokens|tokens? (?:rate )?limit|per[- ]\w+ tokens?\b", re.I)
@@ -33,7 +36,8 @@ def is_refusal(error: object) -> bool:
 
 @dataclass(slots=True)
 class Hold:
-    """Nobody goes in before `until`. `said` is when the provider, or a doubling wait, said to come back.
+    """Nobody goes in before `until`. `said` is when the provider, or a doubling wait, said to come back; `least` is a
+    doubling wait after several refusals in a row.
 
     `probing`: nobody knows whether that is late enough, so that one call goes first. The starts of the rounds `first`
     to `last` tell the rate; `before` is the `first` of the hold before, in case nothing was accepted in between.
@@ -42,6 +46,7 @@ class Hold:
     error: LLMError
     until: float
     said: float
+    least: float
     jitter: float
     probing: bool
     measure: Measure | None
@@ -134,7 +139,7 @@ class Traffic:
         start = Start(now, tokens, self._round)
         self.starts.add(start)
         if self._paced:
-            self._next = now + SPACING + self._rng.uniform(0.02, 1) * SPACING
+            self._next = now + SPACING * self._rng.uniform(1.02, 1.5)
         hold = self.hold
         if hold is not None and hold.probing:
             if self._probe is None:
@@ -145,6 +150,7 @@ class Traffic:
 
     def ended(self, start: Start, now: float, *, well: bool) -> None:
         """A call came to an end that is no refusal."""
+        start.ended = now
         if start.round == self._round:
             self._strikes = 0
         if start is self._probe and self.hold is not None:
@@ -162,7 +168,7 @@ class Traffic:
         crowded = isinstance(error, RateLimitError) and _CONCURRENCY.search(str(error)) is not None
         fresh = self.hold is None or start.round == self._round
         if fresh:
-            self.hold = self._new_hold(error, policy, now, crowded)
+            self.hold = self._new_hold(start, error, policy, now, crowded)
             self._round += 1
             self._probe = None
         else:
@@ -192,23 +198,28 @@ class Traffic:
                 allowed.append(max(1, width))
         return bool(allowed) and in_flight >= min(allowed)
 
-    def _new_hold(self, error: LLMError, policy: RetryPolicy, now: float, crowded: bool) -> Hold:
+    def _new_hold(self, start: Start, error: LLMError, policy: RetryPolicy, now: float, crowded: bool) -> Hold:
         self._strikes += 1
-        asked, backoff = error.retry_after, policy.backoff(self._strikes)
+        asked, least = error.retry_after, 0.0
         if asked is None:
-            wait, jitter = backoff, self._rng.uniform(0, backoff / 10)
+            wait = policy.backoff(self._strikes)
+            jitter = self._rng.uniform(0, wait / 10)
         else:
-            wait = min(asked, policy.wait_cap)
             if self._strikes > 1:  # the time said before was too short, or someone else takes what is free
-                wait = max(wait, policy.backoff(self._strikes - 1))
-            jitter = self._rng.uniform(0, min(1.0, 0.02 + 0.02 * wait))
+                least = policy.backoff(self._strikes - 1)
+            wait = max(least, min(asked, policy.wait_cap))
+            jitter = self._rng.uniform(0, min(1.0, 0.02 + 0.01 * wait))
         measure: Measure | None = None
         if isinstance(error, RateLimitError) and not crowded:
             measure = "tokens" if _TOKENS.search(str(error)) else "requests"
+            known = self._learned.get(measure)
+            if known is not None and known.explains(self.starts, start, now):
+                self._learned[measure], measure = known.confirmed(now), None
         return Hold(
             error,
             until=now + wait + jitter,
             said=now + max(wait, asked or 0.0),
+            least=now + least,
             jitter=jitter,
             probing=not crowded and (asked is None or asked > policy.wait_cap),
             measure=measure,
@@ -222,9 +233,13 @@ class Traffic:
         hold.unread = True
         if error.retry_after is None:
             return
+        said = now + error.retry_after
+        told = hold.error.retry_after is not None
+        # two that differ by less than a second mean the same moment, and servers round up
+        hold.said = min(hold.said, said) if told and abs(hold.said - said) < ROUNDING else max(hold.said, said)
+        hold.until = max(hold.least, min(hold.said, now + policy.wait_cap)) + hold.jitter
         hold.probing = hold.probing and error.retry_after > policy.wait_cap
-        hold.said = max(hold.said, now + error.retry_after)
-        hold.until = max(hold.until, now + min(error.retry_after, policy.wait_cap) + hold.jitter)
+        hold.error = hold.error if told else error
 
     def _read(self, hold: Hold, now: float) -> None:
         """Learns the rate, once the hold is over and most of those that were on their way have come back."""
@@ -241,8 +256,7 @@ class Traffic:
         if rate is None:
             hold.probing = True
         else:
-            known = self._learned.get(hold.measure)
-            self._learned[hold.measure] = known.again(rate, now) if known is not None else Learned(rate, now)
+            self._learned[hold.measure] = Learned(rate, now)
 
     def _passed(self, hold: Hold) -> None:
         hold.probing, self._probe = False, None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -216,7 +217,7 @@ def test_after_the_first_refusal_there_is_no_other(
     later = [start for start in server.starts if start > first + SPACING]
     if not later:  # all others were cancelled
         return
-    assert all(after - before >= SPACING - 1e-9 for before, after in zip(later, later[1:], strict=False))
+    assert all(after - before >= SPACING - 1e-9 for before, after in pairwise(later))
     assert later[0] >= server.starts[0] + seconds
     windows = -(-tasks * calls // limit)  # and every one takes a little longer than it need
     assert took <= windows * (seconds + 1.0) * 1.1 + tasks * calls * (2 * SPACING + max(latencies))
@@ -277,4 +278,4 @@ def test_after_an_overload_or_a_broken_connection_everybody_gets_in(
     run_virtually(main())
     if outage > 0 and not any(broken):
         calls = [start for start in server.starts if start > server.starts[0] + SPACING]
-        assert all(after - before >= SPACING - 1e-9 for before, after in zip(calls, calls[1:], strict=False))
+        assert all(after - before >= SPACING - 1e-9 for before, after in pairwise(calls))

@@ -1,0 +1,48 @@
+"""What a rate limit costs beyond itself: 50 steps of a plan, 150 requests, at a server that takes 60 in 3 seconds.
+
+    python -m benchmarks.rate_limit
+
+The least time is what the limit itself allows, two windows and no work. Limits, where the server says when to come
+back: 1.2 times that for the requests, and no refusal but of those that were on their way at the first one. Without a
+word from the server one request at a time finds out when it is open; there it is only shown. Ends with status 1 over
+a limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from tests.support.rate_limit import REQUESTS, Windows, run_steps
+
+MOST = 1.2
+"""Times the least time."""
+
+
+async def warm_up() -> None:
+    """Imports what a first run would import."""
+    await run_steps(Windows(limit=1_000))
+
+
+def main() -> int:
+    asyncio.run(warm_up())
+    over = False
+    print(f"{'windows':10}{'come back':18}{'least s':>9}{'took s':>9}{'ratio':>8}{'refused':>9}{'later':>7}")
+    for told in ("exactly", "in whole seconds", "not"):
+        for sliding in (False, True):
+            windows = Windows(sliding=sliding, told=told)  # type: ignore[arg-type]
+            outcome = asyncio.run(run_steps(windows))
+            ratio, later = outcome.spanned / windows.least, windows.later_refusals()
+            bad = outcome.status != "completed" or len(windows.accepted) != REQUESTS
+            bad = bad or (told != "not" and (ratio > MOST or later > 0))
+            line = (
+                f"{'sliding' if sliding else 'fixed':10}{told:18}{windows.least:9.2f}{outcome.spanned:9.2f}{ratio:8.3f}"
+            )
+            print(f"{line}{len(windows.refused):9}{later:7}{'  OVER' if bad else ''}", flush=True)
+            over = over or bad
+    print("OVER" if over else "PASS")
+    return int(over)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
