@@ -13,6 +13,7 @@ import threading
 import traceback
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -46,6 +47,8 @@ COMMON = frozenset(
 )  # fmt: skip
 """Values that stand where a key should be and are none; masking them would garble texts."""
 _SECRET_VARIABLE = re.compile(r"(?:^|_)(?:API_?KEY|ACCESS_KEY|PRIVATE_KEY|TOKEN|SECRET|PASSWORD|PASSWD)$", re.I)
+REPEATED = 40
+"""Texts up to this many characters come again and again, in every event: what becomes of them is remembered."""
 MIN_OWN_KEY = 4
 """In an error's text an adapter's own key is masked even when it is this short: it was just sent there."""
 
@@ -55,7 +58,7 @@ class _Known:
 
     def __init__(self) -> None:
         self.values: tuple[str, ...] = ()
-        self.generation = 0
+        self.state = object()
         self.environment_read = False
         self._lock = threading.Lock()
 
@@ -64,7 +67,7 @@ class _Known:
         with self._lock:
             if new := set(forms) - set(self.values):
                 self.values = tuple(sorted({*self.values, *new}, key=lambda value: (-len(value), value)))
-                self.generation += 1
+                self.state = object()
 
     def all(self) -> tuple[str, ...]:
         """The values; the environment is looked at once, when they are first needed."""
@@ -113,9 +116,23 @@ def _forms(value: str) -> set[str]:
 
 def redact(text: str) -> str:
     """The text with every secret masked; the same object where there is none."""
-    for secret in _known.all():
+    if len(text) > REPEATED:
+        return _redacted(text, _known.all())
+    _known.all()
+    shown = _redacted_word(text, _known.state)
+    return text if shown == text else shown
+
+
+@lru_cache(maxsize=4096)
+def _redacted_word(text: str, state: object) -> str:
+    """`state` stands for the secrets known: with new ones all is looked at again."""
+    return _redacted(text, _known.values)
+
+
+def _redacted(text: str, secrets: tuple[str, ...]) -> str:
+    for secret in secrets:
         if secret in text:
-            text = _without_known(text, _known.values)
+            text = _without_known(text, secrets)
             break
     return masked_shapes(text)
 
@@ -185,12 +202,12 @@ def outgoing(message: Message) -> Message:
     if message.provider:
         return message
     _known.all()
-    if message.wire.get("redacted") == _known.generation:
+    if message.wire.get("redacted") is _known.state:
         return message
     text = redact(message.content)
     if text is not message.content:
         return replace(message, content=text)
-    message.wire["redacted"] = _known.generation
+    message.wire["redacted"] = _known.state
     return message
 
 
