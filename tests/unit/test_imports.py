@@ -22,6 +22,8 @@ HEAVY = {
     "jsonschema",
     "networkx",
     "openai",
+    "opentelemetry",
+    "prometheus_client",
     "pydantic_settings",
     "rich",
     "trafilatura",
