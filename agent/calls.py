@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -26,11 +26,11 @@ from registry.tools import Tool, ToolRegistry
 from .events import Emitter
 from .extract import parse_tool_arguments
 from .guards import Entry, LoopGuard, call_key, result_key
-from .hooks import HookContext, HookRegistry
+from .hooks import HookRegistry
+from .permission import NotPermittedError, Permission
 from .services import Services
 from .state import ToolCallRecord, Turn
 from .trust import delimited, new_marker, origin_of
-from .waits import ApprovalRequest, PendingCall, merged
 
 log = structlog.get_logger(__name__)
 
@@ -91,7 +91,8 @@ class ToolRunner:
         services: Services,
         llm: Callable[[str | None], LLM],
     ) -> None:
-        self.tools, self.hooks, self.emit, self.clock, self.metadata = tools, hooks, emit, clock, metadata
+        self.tools, self.hooks, self.emit, self.clock = tools, hooks, emit, clock
+        self._permission = Permission(hooks, services.waits, metadata)
         self.services, self.llm = services, services.llm or llm
         self.marker = services.marker or new_marker()
 
@@ -122,17 +123,25 @@ class ToolRunner:
             if guard.refuses(key):
                 text = load_prompt("agent", "refused").substitute(count=guard.threshold)
                 raise _Rejected(text, key, refused=True)
-            arguments = await self._permitted(tool, arguments, key, place)
+            arguments, notes = await self._permission.of(tool, arguments, place.key, place.taint)
+        except NotPermittedError as refusal:
+            return self._rejected(_Rejected(str(refusal), key), call, arguments, guard, place)
         except _Rejected as rejected:
-            text = cut_middle(redact(clean(str(rejected))), MAX_OBSERVATION_CHARS)
-            refused = rejected.refused or guard.refuses(rejected.key)
-            result = (
-                guard.last_result(rejected.key) if refused else result_key(text if rejected.key != UNKNOWN_TOOL else "")
-            )
-            self._tell_rejected(call, arguments, text, place.iteration)
-            record = ToolCallRecord(call.id, call.name, arguments, text, True, 0.0, place.iteration, ran=False)
-            return Ran(call, record, text, (rejected.key, result), refused)
-        return await self._run(tool, call, arguments, key, place, started)
+            return self._rejected(rejected, call, arguments, guard, place)
+        return await self._run(tool, call, arguments, key, place, started, notes)
+
+    def _rejected(
+        self, rejected: _Rejected, call: ToolCall, arguments: Mapping[str, Any], guard: LoopGuard, place: _Place
+    ) -> Ran:
+        """A call that is not run: what is wrong with it is its observation."""
+        text = cut_middle(redact(clean(str(rejected))), MAX_OBSERVATION_CHARS)
+        refused = rejected.refused or guard.refuses(rejected.key)
+        result = (
+            guard.last_result(rejected.key) if refused else result_key(text if rejected.key != UNKNOWN_TOOL else "")
+        )
+        self._tell_rejected(call, arguments, text, place.iteration)
+        record = ToolCallRecord(call.id, call.name, arguments, text, True, 0.0, place.iteration, ran=False)
+        return Ran(call, record, text, (rejected.key, result), refused)
 
     def _tool(self, call: ToolCall) -> Tool:
         if call.name in self.tools:
@@ -150,39 +159,15 @@ class ToolRunner:
         except ValueError as error:  # ToolArgumentsError is one
             raise _Rejected(str(error), call_key(tool.name, call.raw if not call.decoded else call.arguments)) from None
 
-    async def _permitted(self, tool: Tool, arguments: dict[str, Any], key: str, place: _Place) -> dict[str, Any]:
-        """The arguments after the guards and, where one of them or the tool wants it, after a human's word; rewritten
-        ones are validated again."""
-        asked: list[ApprovalRequest | None] = []
-        if len(self.hooks):
-            verdict = await self.hooks.before(self._ctx(tool, arguments))
-            if verdict.blocked is not None:
-                raise _Rejected(f"The call was blocked: {verdict.blocked}", key)
-            arguments = self._rewritten(tool, arguments, verdict.ctx.tool_args, key)
-            asked.append(verdict.approval)
-        if tool.requires_approval:
-            asked.append(ApprovalRequest("this tool is only called with a human's approval"))
-        if tool.requires_trusted_input and place.taint:
-            read = ", ".join(place.taint)
-            asked.append(ApprovalRequest(f"this tool needs trusted input, and its step has read text from {read}"))
-        if (request := merged(asked)) is not None:
-            call = PendingCall(place.key, tool.name, arguments, request, caller().step_id)
-            decision = await self.services.waits.park(call)
-            if not decision.approve:
-                raise _Rejected(f"The call was not approved ({request.reason}): {decision.reason or 'rejected'}", key)
-        return arguments
-
-    @staticmethod
-    def _rewritten(tool: Tool, arguments: dict[str, Any], args: Mapping[str, Any], key: str) -> dict[str, Any]:
-        if args is arguments:
-            return arguments
-        try:
-            return tool.check(args)
-        except ValueError as error:
-            raise _Rejected(f"A hook rewrote the arguments, and they no longer fit: {error}", key) from None
-
     async def _run(
-        self, tool: Tool, call: ToolCall, arguments: dict[str, Any], key: str, place: _Place, started: float
+        self,
+        tool: Tool,
+        call: ToolCall,
+        arguments: dict[str, Any],
+        key: str,
+        place: _Place,
+        started: float,
+        notes: tuple[str, ...],
     ) -> Ran:
         effect, iteration, meter = place.key, place.iteration, Meter()
         self.emit("call", status="start", call_id=call.id, key=effect, tool_name=tool.name, tool_args=arguments)
@@ -190,7 +175,7 @@ class ToolRunner:
             "step", type="iteration", status="start", iteration=iteration, tool_name=tool.name, tool_args=arguments
         )
         with telemetry.tool(tool, call.id, arguments) as span:
-            outcome, known = await self._outcome(tool, arguments, key, effect, meter)
+            outcome, known = await self._outcome(tool, arguments, effect, meter)
             telemetry.tool_ended(span, outcome.text, is_error=outcome.is_error)
         text, is_error = outcome.text, outcome.is_error
         artifact = None
@@ -198,7 +183,9 @@ class ToolRunner:
             artifact, text = await self._kept(outcome.artifact)
         if len(self.hooks):
             duration = self.clock.monotonic() - started
-            observed = await self.hooks.after(self._ctx(tool, arguments, text, is_error, duration))
+            ctx = self._permission.context(tool, arguments)
+            seen = replace(ctx, tool_result=text, is_error=is_error, duration=duration, notes=notes)
+            observed = await self.hooks.after(seen)
             text = observed.ctx.tool_result if observed.ctx.tool_result is not None else text
         limit = max(tool.max_result_chars, MAX_OBSERVATION_CHARS)
         text = cut_middle(redact(clean(text)), limit)
@@ -223,7 +210,7 @@ class ToolRunner:
         return Ran(call, record, told, (key, result_key(text)), usage=spent, taint=taint)
 
     async def _outcome(
-        self, tool: Tool, arguments: dict[str, Any], key: str, effect: str, meter: Meter
+        self, tool: Tool, arguments: dict[str, Any], effect: str, meter: Meter
     ) -> tuple[ToolOutcome, bool]:
         """What the tool gave, and whether that was known: a job's identical calls of a pure tool run once."""
         who = caller()
@@ -234,7 +221,7 @@ class ToolRunner:
                 return await run_tool(tool, arguments, context=context)
 
         if tool.pure and self.services.cache is not None:
-            return await self.services.cache.answer(key, ran)
+            return await self.services.cache.answer(call_key(tool.name, arguments), ran)
         return await ran(), False
 
     async def _kept(self, artifact: Artifact) -> tuple[Artifact | None, str]:
@@ -267,28 +254,6 @@ class ToolRunner:
             error=cut_middle(text, ERROR_CHARS) if is_error else None,
             iter_elapsed=elapsed,
             **kept,
-        )
-
-    def _ctx(
-        self,
-        tool: Tool,
-        arguments: Mapping[str, Any],
-        result: str | None = None,
-        is_error: bool = False,
-        duration: float | None = None,
-    ) -> HookContext:
-        who = caller()
-        metadata = {**self.metadata, "job_id": who.job_id, "step_id": who.step_id}
-        return HookContext(
-            tool.name,
-            arguments,
-            metadata.get("agent_id"),
-            metadata.get("user_id"),
-            metadata,
-            result,
-            is_error,
-            tool,
-            duration=duration,
         )
 
 

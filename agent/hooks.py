@@ -99,7 +99,7 @@ class HookRegistry:
         for entry in self.entries("pre"):
             outcome, failure = await _outcome(entry, ctx)
             if failure is not None:
-                return await self._blocked(ctx, f"the guard {entry.name!r} failed: {failure}", notes)
+                return await self.blocked(ctx, f"the guard {entry.name!r} failed: {failure}", notes)
             if outcome is None:
                 continue
             notes += outcome.side_effects
@@ -107,15 +107,15 @@ class HookRegistry:
             if not outcome.allow:
                 reason = outcome.error or f"the guard {entry.name!r} does not allow it"
                 log.info("hook_blocked", hook=entry.name, tool=ctx.tool_name, reason=reason)
-                return await self._blocked(ctx, reason, notes)
+                return await self.blocked(ctx, reason, notes)
             if outcome.modified_args is not None:
                 ctx = replace(ctx, tool_args=outcome.modified_args)
             if outcome.approval is not None:
                 asked.append(outcome.approval)
         return Verdict(ctx, None, notes, merged(asked))
 
-    async def _blocked(self, ctx: HookContext, reason: str, notes: tuple[str, ...]) -> Verdict:
-        """The call is blocked: observers that want to know are told."""
+    async def blocked(self, ctx: HookContext, reason: str, notes: tuple[str, ...] = ()) -> Verdict:
+        """The call is blocked, by a guard or by a human: observers that want to know are told."""
         for entry in self.entries("post"):
             if entry.sees_blocked:
                 await _outcome(entry, replace(ctx, blocked=reason))
