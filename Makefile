@@ -15,7 +15,7 @@ help:
 	@echo 'make run GOAL="…"   plan a goal and run it (with nothing configured: on a small local model, fetched once)'
 	@echo 'make demo           replay a recorded run, without any model'
 	@echo 'make test           the tests; make test-heavy: the slow ones; make check: lint, types, import directions'
-	@echo 'make bench          overhead and scheduling figures; make bench-local: a plain loop against ours, locally'
+	@echo 'make bench          overhead, scheduling and rate-limit figures; make bench-local: a plain loop against ours, locally'
 
 setup: $(STAMP)
 
@@ -59,6 +59,7 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.schedule
+	$(BIN)/python -m benchmarks.rate_limit
 
 bench-local: $(STAMP)
 	$(BIN)/python -m benchmarks.local.run all
