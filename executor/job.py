@@ -56,7 +56,8 @@ FOLLOW_UP = "[User follow-up]: "
 CHANGED = "Skipped — user changed requirements"
 STOPPED = "Skipped — stopped by the user"
 DOMAIN_RULE = (
-    "This is a {domain} question: name the source of every fact, and say where a qualified person must be asked."
+    "This is a {domain} question: name the source of every fact, and say where a qualified person must be asked. Name "
+    "sources that were read in this work; write [unverified] right after one that you only know from memory."
 )
 
 NOT_WRITTEN = "the budget did not allow to write up the answer: it is what the work came to"
@@ -215,7 +216,15 @@ class JobRunner:
         query, trail = self.goal, StepTrail()
         while True:
             result, llm = await run_agent(
-                self._new_agent, self.models, llm, query, history, self.tools, trail, self._pass_on, self._fell_back
+                self._new_agent,
+                self.models,
+                llm,
+                query,
+                history,
+                self.tools,
+                trail,
+                self._pass_on,
+                self._agent_fell_back,
             )
             self.iterations += result.iterations
             if result.stop_reason == "budget_exceeded":
@@ -483,6 +492,11 @@ class JobRunner:
 
     def _fell_back(self, change: Fallback) -> None:
         self.log.append("fallback", change.to_json())
+
+    def _agent_fell_back(self, change: Fallback) -> None:
+        self._fell_back(change)
+        if self.request.answer_mode == "direct":  # what the agent that ended gave as its answer is void
+            self._emit("answer", status="reset")
 
     def _emit(self, channel: str, **payload: Any) -> None:
         self.log.append(channel, payload)

@@ -11,7 +11,7 @@ from agent.context import FATAL
 from agent.events import Emit
 from agent.structured import StructuredOutputError
 from planner.citation_check import check_claims, claims_of
-from planner.citations import Seen, find_citations, unseen_citations
+from planner.citations import UNVERIFIED, Seen, admitted, find_citations, unseen_citations
 from planner.step_check import Evidence, Finding, check_step
 from registry.clock import Clock
 from registry.errors import LLMError
@@ -30,7 +30,8 @@ ARGUMENT_CHARS = 300
 CITED_CHARS = 300
 UNSEEN = (
     "These citations occur in nothing that was seen while working on this step, neither in its tools' results nor in "
-    "those of the steps before it:"
+    f"those of the steps before it. Cite what was seen, leave them out, or write {UNVERIFIED} right after one that you "
+    "know from memory and that the reader needs:"
 )
 
 log = structlog.get_logger(__name__)
@@ -68,7 +69,7 @@ class StepChecks:
         return "\n\n".join(text for text in found if text)
 
     async def _citations(self, brief: StepBrief, result: str, evidence: list[Evidence]) -> list[str]:
-        citations = find_citations(result)
+        citations = [one for one in find_citations(result) if not admitted(result, one)]
         if not citations:
             return []
         given = [brief.step.task, brief.goal]

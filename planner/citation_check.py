@@ -30,6 +30,9 @@ REASON_CHARS = 400
 MAX_PLACES = 2
 """Places in the text that a numbered source is cited at, as far as they are shown."""
 
+SEARCHED_CHARS = 50_000
+"""Characters of one text in which the part is looked for that has most of a passage's words."""
+
 _ENTRY_START = re.compile(r"[ \t]{0,8}[-*]?[ \t]{0,4}(?:\[\^?(\d{1,3})\]|(\d{1,3})[.)])")
 
 
@@ -158,6 +161,7 @@ def _best_part(text: str, citation: Citation, words: frozenset[str]) -> str:
     if len(text) <= room:
         return text
     half = room // 2
+    text = text[:SEARCHED_CHARS]
     at = text.casefold().find(citation.text.casefold())
     named = [_around(text, at, at + len(citation.text), half)] if at >= 0 else []
     starts = range(0, len(text), half // 2)

@@ -22,6 +22,11 @@ ENTRY_CHARS = 600
 WINDOW = 120
 """Characters on each side of a "v." in which the parties' names are looked for."""
 
+UNVERIFIED = "[unverified]"
+"""What an author writes after a source that is only known from memory: a reader is then not deceived."""
+_ADMITTED_WITHIN = 40
+"""Characters after a citation in which the word must stand."""
+
 _URL = re.compile(r"(?<!\w)https?://[^\s<>\"'`{}|\\^\[\]]{1,2000}", re.IGNORECASE)
 _HOST = re.compile(r"(?:[\w-]{1,63}\.){1,8}[\w-]{2,63}(?::\d{1,5})?(?=[/?]|$)|localhost\b")
 _DOI = re.compile(r"(?<![\w/])10\.\d{4,9}/[^\s<>\"'`{}|\\^\[\],;]{1,300}")
@@ -90,6 +95,11 @@ def find_citations(text: str) -> tuple[Citation, ...]:
             if len(kept) == MAX_CITATIONS:
                 break
     return tuple(kept)
+
+
+def admitted(text: str, citation: Citation) -> bool:
+    """Whether the text itself says of a citation that it is unverified."""
+    return UNVERIFIED in text[citation.start : citation.end + _ADMITTED_WITHIN].casefold()
 
 
 class Seen:

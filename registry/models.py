@@ -20,6 +20,7 @@ ROLES: Mapping[str, str] = {
     "reasoning": "deep analysis",
     "smart": "planning, judging and writing up",
     "compact": "shortening long conversations",
+    "check": "a second look at results",
 }
 """The roles with a meaning of their own, and what each is for. Any other name is a role of the user's."""
 STAND_INS: Mapping[str, tuple[str, ...]] = {

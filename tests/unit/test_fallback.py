@@ -377,6 +377,20 @@ class TestJobs:
         assert query.startswith("write a letter")
         assert 'send({"text":"hello"}): may have had an effect, succeeded\nsent' in query
 
+    async def test_in_direct_mode_what_the_first_agent_showed_is_void(self) -> None:
+        @tool(read_only=True)
+        def look(key: str) -> str:
+            """Looks."""
+            return "found"
+
+        events: list[Event] = []
+        models = chain(scripted([[("look", {"key": "k"})], OverloadedError()], "a"), scripted(["the answer"], "b"))
+        job = await run_job("goal", models, tools=[look], mode="react", answer_mode="direct", on_event=events.append)
+        shown = ""
+        for payload in (event.payload for event in events if event.channel == "answer"):
+            shown = "" if payload["status"] == "reset" else shown + payload.get("content", "")
+        assert shown == job.answer == "the answer"
+
     async def test_what_was_said_meanwhile_reaches_the_next_model(self) -> None:
         from executor import start_job
 

@@ -298,6 +298,15 @@ class TestCitations:
         result, _ = await run(worker, tools=[broken], citation_verification=True)
         assert (result.steps["a"].output, result.steps["a"].attempts) == ("It may have rained.", 2)
 
+    async def test_a_source_that_is_marked_as_unverified_deceives_nobody(self) -> None:
+        worker = Worker(
+            ["Liable under § 823 BGB.", "Liable under § 823 BGB [unverified]; see § 5 StGB, *[Unverified]*."]
+        )
+        result, events = await run(worker, citation_verification=True)
+        assert (result.status, result.steps["a"].attempts) == ("completed", 2)
+        assert "[unverified] right after" in worker.queries()[1]
+        assert notes(events) == [("citations_seen", False)]
+
     async def test_a_result_without_citations_costs_nothing(self) -> None:
         result, events = await run(Worker(["It rained."]), citation_verification=True)
         assert (result.status, result.usage.calls, notes(events)) == ("completed", 1, [])
