@@ -21,6 +21,7 @@ from registry.errors import (
     QuotaError,
     RateLimitError,
 )
+from registry.messages import Usage
 from registry.redaction import redact_error
 from registry.text import cut_middle
 
@@ -145,20 +146,25 @@ def from_body(body: Any, *, secrets: Collection[str] = ()) -> LLMError:
 
 
 def from_exception(error: BaseException, secrets: Collection[str] = ()) -> LLMError:
-    """The error that a failed exchange is: no answer in time, or a connection that failed or broke off."""
+    """The error that a failed exchange is: no answer in time, or a connection that failed or broke off. Where there
+    never was a connection, nothing was sent and it cost nothing."""
+    import aiohttp
+
     root: BaseException = error
-    late = False
+    late = unsent = False
     while True:
         late = late or isinstance(root, TimeoutError)
+        unsent = unsent or isinstance(root, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
         if root.__cause__ is None:
             break
         root = root.__cause__
     # the SDKs' aiohttp transport calls a lost connection a ConnectTimeout: only a real time-out is one
     late = late or (type(root).__name__.endswith("Timeout") and type(root).__module__.startswith("httpx"))
     text = redacted(str(root) or type(root).__name__, secrets)
+    usage = Usage.zero() if unsent else None
     if late:
-        return LLMTimeoutError(f"The provider did not answer in time: {text}")
-    return LLMConnectionError(f"The connection to the provider failed: {text}")
+        return LLMTimeoutError(f"The provider did not answer in time: {text}", usage=usage)
+    return LLMConnectionError(f"The connection to the provider failed: {text}", usage=usage)
 
 
 def redacted(text: str, secrets: Collection[str] = ()) -> str:

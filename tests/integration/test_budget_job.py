@@ -194,3 +194,22 @@ async def test_the_setting_holds_for_the_command(tmp_path: Path, provider_fake: 
     result = await command("run", "goal", "--json", home=tmp_path, env=env)
     assert result.code == 4, result.err
     assert "2000tokens" in result.data["error"]
+
+
+@pytest.mark.parametrize("dialect", ADAPTERS)
+async def test_a_call_that_never_reached_a_server_leaves_the_budget_as_it_was(dialect: str) -> None:
+    async with ProviderFake(brain) as gone:
+        dead = model(gone, dialect, price=PRICE, max_output_tokens=2_000)
+    async with ProviderFake(brain) as fake:
+        models = ModelRegistry()
+        models.register("dead", dead, roles=["general", "smart"], fallbacks=["spare"])
+        models.register("spare", model(fake, dialect, price=PRICE, max_output_tokens=2_000))
+        plan = Plan("goal", (PlanStep("a", "Do it.", ()),))
+        handle = start_job(
+            plan, models, tools=[calculate], budget="0.20usd"
+        )  # two tries of the dead one's would use it up
+        job = await handle.result()
+        await models.aclose()
+    assert job.status == "completed", job.error
+    told = [event.payload for event in handle.log.events if event.channel == "budget"]
+    assert Decimal(told[-1]["usd"]["spent"]) == charged(fake.billed) == job.cost
