@@ -90,6 +90,7 @@ class JobTime:
 
     async def answer(self, work: Callable[[], Awaitable[T]]) -> T:
         """Writes the answer when the work has ended: as `work`, within all the time that is left."""
+        self.answering = True
         return await self._within(0.0, work)
 
     def open_reserve(self) -> None:
