@@ -115,7 +115,7 @@ class AgentRunner:
                 "context_guard": ContextGuard(
                     compact_llm=meter.metered(self.models.get_by_role(compact)) if compact else None
                 ),
-                "on_event": emit,
+                "on_event": _both(emit, settings.pop("on_event", None)),
                 "clock": self.clock,
                 "max_query_chars": AMPLE_CHARS,
                 "services": replace(
@@ -132,6 +132,18 @@ class AgentRunner:
         out a fresh agent on the next model begins again; a result that fails its checks is worked over once. Each of
         them is told what was already done."""
         return await _StepRun(self, brief, emit, meter).outcome()
+
+
+def _both(one: Emit | None, other: Emit | None) -> Emit | None:
+    """An observer for two: the run must hear of everything, whoever else listens."""
+    if one is None or other is None:
+        return one or other
+
+    def observe(event: Event) -> None:
+        one(event)
+        other(event)
+
+    return observe
 
 
 class _StepRun:

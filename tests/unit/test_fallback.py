@@ -196,6 +196,20 @@ class TestSteps:
         assert (step.status, step.model, step.attempts) == ("completed", "b", 4)
         assert len(first.requests) == 2  # a new attempt begins with the step's own model
 
+    async def test_an_observer_of_the_agents_own_hides_no_call(self) -> None:
+        @tool
+        def send(text: str) -> str:
+            """Sends."""
+            return "sent"
+
+        seen: list[str] = []
+        first = scripted([[("send", {"text": "x"})], OverloadedError()], "a")
+        second = scripted(["done"], "b")
+        options = RunOptions(agent={"on_event": lambda event: seen.append(event.channel)})
+        await DAGExecutor(chain(first, second), [send], options=options).execute(ONE)
+        assert "call" in seen
+        assert 'send({"text":"x"})' in second.requests[0].messages[-1].content
+
     async def test_the_attempt_is_known_to_each_agents_calls(self) -> None:
         seen: list[tuple[str, int]] = []
 
