@@ -33,12 +33,13 @@ from registry.llm import LLM, ChatRequest, Prepared
 from registry.messages import LLMResult, Message, ToolCall, Usage
 from registry.retry import Tries
 from registry.testing import FakeClock, ScriptedLLM
+from tests.support.virtual_time import virtually
 
 MILLION = 1_000_000
 HIDDEN = 900
 """Tokens that the provider adds unseen to a request with tools."""
 PATIENCE = 60.0
-"""Seconds after which a wait counts as one without end."""
+"""Seconds, of a loop whose time jumps, after which a wait counts as one without end."""
 
 RATES = st.decimals(0, 40, places=3)
 PRICES = st.builds(Price, RATES, RATES, st.none() | RATES, st.none() | RATES)
@@ -155,6 +156,7 @@ def scoped(budget: Budget, *models: ScriptedLLM, smart: int = 0) -> tuple[Watche
 
 @settings(deadline=None, max_examples=150)
 @given(BUDGETS, st.lists(PRICES, min_size=1, max_size=3), st.integers(1, 12), st.integers(0, 2**32))
+@virtually
 async def test_no_crowd_of_callers_passes_the_budget(
     budget: Budget, prices: Sequence[Price], callers: int, seed: int
 ) -> None:
@@ -212,6 +214,7 @@ async def test_no_crowd_of_callers_passes_the_budget(
 
 @settings(deadline=None, max_examples=100)
 @given(BUDGETS, PRICES, st.integers(0, 2**32))
+@virtually
 async def test_the_answer_fits_whatever_was_spent_before(budget: Budget, price: Price, seed: int) -> None:
     rng, bill = Random(seed), Bill()
     llm = Provider(rng, bill, lambda request: "text", price=price, clock=FakeClock(), max_output_tokens=4_096)
@@ -248,6 +251,7 @@ async def test_the_answer_fits_whatever_was_spent_before(budget: Budget, price: 
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(2, 8), st.integers(0, 2**32))
+@virtually
 async def test_waiting_calls_are_served_in_order(callers: int, seed: int) -> None:
     rng, order = Random(seed), list[int]()
     llm = ScriptedLLM(lambda request: "text", max_output_tokens=4_096)
@@ -287,7 +291,7 @@ async def _reserve(reservations: Reservations, llm: ScriptedLLM) -> Prepared:
 
 
 @tool(read_only=True)
-def look_up(key: str) -> str:
+async def look_up(key: str) -> str:
     """Looks a key up."""
     return f"value of {key} " * 20
 
@@ -319,6 +323,7 @@ def working(rng: Random) -> Callable[[ChatRequest], Any]:
 
 @settings(deadline=None, max_examples=60)
 @given(plans() | st.just("a goal"), BUDGETS, st.tuples(PRICES, PRICES), st.integers(1, 6), st.integers(0, 2**32))
+@virtually
 async def test_no_job_passes_its_budget(
     work: Plan | str, budget: Budget, prices: tuple[Price, Price], concurrency: int, seed: int
 ) -> None:

@@ -4,8 +4,9 @@ sleepers wake in the right order."""
 from __future__ import annotations
 
 import asyncio
+import functools
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -53,3 +54,13 @@ def run_virtually(main: Coroutine[Any, Any, T]) -> T:
     """`asyncio.run` on a virtual loop."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)
+
+
+def virtually(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """An asynchronous test on a virtual loop: hours take no time, and a wait without end is an error at once."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **named: Any) -> None:
+        run_virtually(test(*args, **named))
+
+    return run

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import replace
 from decimal import Decimal
@@ -20,7 +18,15 @@ from executor.ledger import Ledger
 from executor.reservations import Reservations
 from planner import Plan, PlanStep
 from registry import Budget, ModelRegistry, Price, ToolContext, tool
-from registry.budget import HIDDEN_TOKENS, NOTHING, Amount, BudgetUnpricedError, CallBound, answer_reserve
+from registry.budget import (
+    HIDDEN_TOKENS,
+    MIN_OUTPUT_TOKENS,
+    NOTHING,
+    Amount,
+    BudgetUnpricedError,
+    CallBound,
+    answer_reserve,
+)
 from registry.context import calling
 from registry.errors import (
     BadRequestError,
@@ -33,7 +39,7 @@ from registry.errors import (
 from registry.llm import ChatRequest, Prepared
 from registry.messages import LLMResult, Message, ToolCall, Usage
 from registry.testing import FakeClock, ScriptedLLM
-from tests.support.virtual_time import VirtualClock, run_virtually
+from tests.support.virtual_time import VirtualClock, virtually
 
 ONE = Price(Decimal(1), Decimal(1))
 
@@ -246,18 +252,34 @@ async def test_the_largest_reply_a_model_can_give_does_not_bar_every_other_call(
     assert (await account(80_000).reserve(wished, prepared(wished, asked=64_000))).output_bound == 64_000
 
 
+@virtually
 async def test_a_call_inside_an_open_stream_does_not_wait_for_itself() -> None:
     llm = ScriptedLLM(lambda request: "a long text in pieces", max_output_tokens=1_000)
-    ledger = Ledger(lambda *event: None, Budget(tokens=2_000))
+    ledger = Ledger(lambda *event: None, Budget(tokens=1_500))
     bound = llm.scoped(ledger)
-    async with asyncio.timeout(30):
-        with calling(role="synthesis"):
-            async with aclosing(bound.stream_chat([Message.user("x")])) as chunks:
-                async for _chunk in chunks:
-                    inner = await bound.chat([Message.user("y")], max_tokens=300)
+    with calling(role="synthesis"):
+        async with aclosing(bound.stream_chat([Message.user("x")])) as chunks:
+            await anext(chunks)
+            inner = await bound.chat([Message.user("y")])
+            with pytest.raises(BudgetExceededError), calling(role="step"):
+                await bound.chat([Message.user("z")])
     assert inner.message.content
+    assert MIN_OUTPUT_TOKENS <= (llm.requests[-1].max_tokens or 0) < 500
     assert ledger.reservations is not None
     assert ledger.reservations.open == 0
+
+
+async def test_a_body_that_grows_when_it_is_made_anew_still_fits() -> None:
+    class Growing(ScriptedLLM):
+        def prepare(self, request: ChatRequest) -> Prepared:
+            made = super().prepare(request)
+            return made if request.max_tokens == 1_000 else replace(made, body=made.body + b" " * 50)
+
+    llm = Growing([])
+    reservations = account(cost(llm, 700))
+    lowered = await reservations.reserve(llm, prepared(llm))
+    assert len(lowered.body) + (lowered.output_bound or 0) == cost(llm, 700)
+    assert reservations.account.room(final=True).tokens == 0
 
 
 async def test_a_provider_that_bills_more_than_its_bound_is_settled_as_billed_and_told() -> None:
@@ -457,6 +479,17 @@ async def test_without_room_for_a_synthesis_the_results_are_the_answer() -> None
     assert [event.get("final") for event in events(handle) if event["reason"] == "refused"][-1] is True
 
 
+async def test_a_done_job_whose_answer_can_not_be_afforded_says_so() -> None:
+    models = ModelRegistry()
+    models.register("cheap", ScriptedLLM(lambda request: "step result", price=ONE), roles=["general"])
+    dear = ScriptedLLM([], price=Price(Decimal(1_000), Decimal(1_000)), model_id="dear")
+    models.register("dear", dear, roles=["smart"])
+    plan = Plan("goal", (PlanStep("a", "do it", ()),))
+    job = await run_job(plan, models, budget={"usd": "0.05"}, options=JobOptions(analyze=False))
+    assert (job.status, job.error_code, job.answer) == ("budget_exceeded", "budget_exceeded", "step result")
+    assert [step.status for step in job.steps.values()] == ["completed"]
+
+
 async def test_what_a_tool_asks_a_model_counts_too() -> None:
     refused: list[str] = []
 
@@ -529,16 +562,6 @@ async def test_a_message_that_comes_while_a_call_fails_is_taken_in(fails: str) -
 
 
 # Time
-
-
-def virtually(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """The test on a loop whose time jumps: hours take no time, and a wait without end is an error at once."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **named: Any) -> None:
-        run_virtually(test(*args, **named))
-
-    return run
 
 
 TWO = Plan("goal", (PlanStep("a", "quick", ()), PlanStep("b", "slow", ())))
