@@ -160,7 +160,8 @@ class ProviderGate:
         if self._calm and not refused:
             self._inside.discard(place)
             start.ended = place.llm.clock.monotonic()
-            return
+            if self._calm:  # else someone lined up in another thread, and may have counted this place
+                return
         with self._lock:
             self._inside.discard(place)
             now = place.llm.clock.monotonic()
@@ -327,5 +328,6 @@ def _remember(gate: ProviderGate) -> None:
 
 
 def forget_gates() -> None:
-    """Forgets what refusals taught about providers that no model uses at the moment; for tests."""
+    """Forgets what refusals taught: models made from now on get fresh gates. For tests."""
     _refused.clear()
+    _gates.clear()

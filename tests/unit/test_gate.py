@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +17,7 @@ from registry.adapters.anthropic_messages import AnthropicLLM
 from registry.adapters.openai_chat import OpenAIChatLLM
 from registry.adapters.openai_responses import OpenAIResponsesLLM
 from registry.errors import BadRequestError, LLMConnectionError, LLMError, OverloadedError, RateLimitError
-from registry.gate import ProviderGate, shared_gate
+from registry.gate import ProviderGate, forget_gates, shared_gate
 from registry.gate_limits import HORIZON, LOG_SIZE, Learned, Limits, Rate, Start, Starts, learn_rate
 from registry.gate_rules import SPACING, Traffic
 from registry.llm import LLM, CallRecord, ChatRequest, Prepared
@@ -111,12 +114,25 @@ def test_models_share_the_gate_of_their_address_key_and_model() -> None:
     )
 
 
-def test_a_gate_lives_as_long_as_a_model_uses_it() -> None:
+def test_a_gate_lives_as_long_as_a_model_uses_it_or_something_was_learned() -> None:
     clock = FakeClock()
-    first = id(shared_gate("http://a/v1", "k", "m", clock))
-    kept = shared_gate("http://a/v1", "k", "m", clock)
-    assert shared_gate("http://a/v1", "k", "m", clock) is kept
-    assert isinstance(first, int)
+
+    async def ask(reply: Any) -> weakref.ref[ProviderGate]:
+        llm = ScriptedLLM([reply], clock=clock)
+        llm.retry, llm.gate = RetryPolicy(tries=1), shared_gate("http://a/v1", "k", "m", clock)
+        with suppress(LLMError):
+            await llm.chat(ASK)
+        return weakref.ref(gate_of(llm))
+
+    forgotten = asyncio.run(ask("ok"))
+    gc.collect()
+    assert forgotten() is None
+    kept = asyncio.run(ask(RateLimitError("slow")))
+    gc.collect()
+    assert kept() is shared_gate("http://a/v1", "k", "m", clock)
+    forget_gates()
+    gc.collect()
+    assert kept() is None
 
 
 # A refusal holds everybody
