@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 from .clock import Clock
 from .errors import LLMError
 from .gate_limits import NO_LIMITS, Start
-from .gate_rules import Traffic, is_refusal
+from .gate_rules import Traffic, again, is_refusal
 from .retry import Tries
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class ProviderGate:
             late = wait < float("inf") and now + wait > deadline
             if refusal is not None and (late or traffic.hopeless(now, deadline)):
                 place.tries.over = True
-                raise _again(refusal)
+                raise again(refusal)
             if wait > _SOON:
                 return wait
             place.start = traffic.started(now, place.tokens)
@@ -285,17 +285,6 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-def _again(error: LLMError) -> LLMError:
-    """The same refusal for another caller: an exception belongs to one traceback."""
-    return type(error)(
-        str(error),
-        retryable=error.retryable,
-        retry_after=error.retry_after,
-        status=error.status,
-        param=error.param,
-    )
 
 
 # One gate per address, key and model

@@ -34,6 +34,13 @@ def is_refusal(error: object) -> bool:
     return isinstance(error, RateLimitError | OverloadedError)
 
 
+def again(error: LLMError) -> LLMError:
+    """The same refusal for another caller: an exception belongs to one traceback, and that keeps frames alive."""
+    return type(error)(
+        str(error), retryable=error.retryable, retry_after=error.retry_after, status=error.status, param=error.param
+    )
+
+
 @dataclass(slots=True)
 class Hold:
     """Nobody goes in before `until`. `said` is when the provider, or a doubling wait, said to come back; `least` is a
@@ -216,7 +223,7 @@ class Traffic:
             if known is not None and known.explains(self.starts, start, now):
                 self._learned[measure], measure = known.confirmed(now), None
         return Hold(
-            error,
+            again(error),
             until=now + wait + jitter,
             said=now + max(wait, asked or 0.0),
             least=now + least,
@@ -239,7 +246,7 @@ class Traffic:
         hold.said = min(hold.said, said) if told and abs(hold.said - said) < ROUNDING else max(hold.said, said)
         hold.until = max(hold.least, min(hold.said, now + policy.wait_cap)) + hold.jitter
         hold.probing = hold.probing and error.retry_after > policy.wait_cap
-        hold.error = hold.error if told else error
+        hold.error = hold.error if told else again(error)
 
     def _read(self, hold: Hold, now: float) -> None:
         """Learns the rate, once the hold is over and most of those that were on their way have come back."""

@@ -135,11 +135,7 @@ def cut_stream(kind: str, arguments: str) -> list[str]:
         return claude_events(
             {"type": "message_start", "message": {"model": "m", "usage": {"input_tokens": 5, "output_tokens": 1}}},
             {"type": "content_block_start", "index": 0, "content_block": block},
-            {
-                "type": "content_block_delta",
-                "index": 0,
-                "delta": {"type": "input_json_delta", "partial_json": arguments},
-            },
+            {"type": "content_block_delta", "index": 0, "delta": delta},
         )
     item = {"type": "function_call", "call_id": "c1", "id": "f1", "name": "write", "arguments": ""}
     return claude_events(
