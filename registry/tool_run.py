@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import itertools
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from registry.redaction import redact
@@ -63,10 +63,10 @@ async def run_tool(
 
 
 def _outcome(returned: Returned, limit: int) -> ToolOutcome:
-    error = returned.error  # masked before it is cut: half a key is one, too
+    error = returned.error  # texts are masked before they are cut: half a key is one, too
     if error is None:
         result: _Result = returned.value
-        return ToolOutcome(cut_middle(redact(result.text), limit), False, result.artifact)
+        return ToolOutcome(cut_middle(result.text, limit), False, result.artifact)
     if isinstance(error, ToolArgumentsError | _TimedOut | PoolExhaustedError):
         return ToolOutcome(cut_middle(redact(str(error)), limit), True)
     return ToolOutcome(cut_middle(redact(error_text(error)), limit), True)
@@ -102,7 +102,23 @@ def _converted(value: Any) -> Any:
         return value
     if inspect.isgenerator(value):
         value = list(itertools.islice(value, MAX_ITEMS))
-    return _Result(value.line, value) if isinstance(value, Artifact) else _Result(result_text(value))
+    if isinstance(value, Artifact):
+        value = _masked(value)
+        return _Result(value.line, value)
+    return _Result(redact(result_text(value)))
+
+
+def _masked(artifact: Artifact) -> Artifact:
+    """The artifact without secrets in what is text in it, whatever its type says."""
+    content, name = artifact.content, redact(artifact.name)
+    try:
+        text = content if isinstance(content, str) else content.decode()
+    except UnicodeDecodeError:  # an image, an archive
+        return artifact if name is artifact.name else replace(artifact, name=name)
+    shown = redact(text)
+    if shown is text and name is artifact.name:
+        return artifact
+    return replace(artifact, name=name, content=shown if isinstance(content, str) else shown.encode())
 
 
 async def _contained(call: Callable[[], Any]) -> Returned:

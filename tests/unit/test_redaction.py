@@ -28,7 +28,8 @@ from registry.llm import RetryPolicy
 from registry.messages import Event, Message
 from registry.redaction import know_environment, know_secret, know_url, redact, redact_data, redact_error, redact_fields
 from registry.testing import ScriptedLLM
-from registry.tools import tool
+from registry.tool_run import Artifact, run_tool
+from registry.tools import Tool, tool
 from tests.support.adapters import models
 from tests.support.http_script import Answer, HttpScript, chat_reply
 
@@ -419,3 +420,21 @@ def test_an_unconfigured_logger_shows_no_values(capsys: pytest.CaptureFixture[st
     assert "observer with ***, 19" in text
     assert leaks(text) == []
     assert "value-of-a-variable" not in text
+
+
+async def test_artifacts_hold_no_key() -> None:
+    know_secret(KEY)
+    image = b"\x89PNG\xff" + KEY.encode()[:4]
+
+    async def run(artifact: Artifact) -> Artifact:
+        made = Tool("make", "Makes it.", {"type": "object", "properties": {}}, lambda: artifact)
+        outcome = await run_tool(made, {})
+        assert outcome.artifact is not None
+        assert leaks(outcome.text) == []
+        return outcome.artifact
+
+    page = await run(Artifact(f"page-{KEY}.html", "text/html", f"<p>{KEY}</p>"))
+    assert (page.name, page.content) == ("page-***.html", "<p>***</p>")
+    assert (await run(Artifact("a.json", "application/json", f'"{KEY}"'.encode()))).content == b'"***"'
+    clean = Artifact("a.png", "image/png", image)
+    assert await run(clean) is clean
