@@ -170,7 +170,8 @@ def traced(word: str) -> str:
 
 async def test_an_agent_alone_and_its_tools(spans: Spans) -> None:
     know_secret(KEY)
-    llm = ScriptedLLM([[("fails", {"word": KEY}), ("traced", {"word": "w"})], [("unknown", {})], "done", "checked", "done"])
+    calls = [[("fails", {"word": KEY}), ("traced", {"word": "w"})], [("unknown", {})]]
+    llm = ScriptedLLM([*calls, "done", "checked", "done"])
     await ReActAgent(llm, [fails, traced], metadata={"agent_id": "helper"}).run("the query")
     (run,) = spans.of("invoke_agent")
     assert run.name == "invoke_agent helper"
