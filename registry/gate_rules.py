@@ -225,7 +225,7 @@ class Traffic:
         return Hold(
             again(error),
             until=now + wait + jitter,
-            said=now + max(wait, asked or 0.0),
+            said=now + (wait if asked is None else asked),
             least=now + least,
             jitter=jitter,
             probing=not crowded and (asked is None or asked > policy.wait_cap),
@@ -255,11 +255,11 @@ class Traffic:
         hold.unread = False
         if hold.measure is None:
             return
-        accepted = self.starts.of_rounds(hold.first, hold.last)
-        if not accepted:
-            hold.first = hold.before
+        accepted, back_at = self.starts.of_rounds(hold.first, hold.last), hold.said
+        if not accepted:  # what was said before was too soon: the same window goes on
+            hold.first, back_at = hold.before, max(hold.said, hold.least)
             accepted = self.starts.of_rounds(hold.first, hold.last)
-        rate = learn_rate(accepted, hold.said, hold.measure)
+        rate = learn_rate(accepted, back_at, hold.measure)
         if rate is None:
             hold.probing = True
         else:
