@@ -119,7 +119,7 @@ def _wanted(server: McpServer, found: Sequence[Any], warn: Callable[[str], None]
 
 def _named(offers: Sequence[tuple[Connection, Any]], taken: frozenset[str], warn: Callable[[str], None]) -> McpTools:
     """Tools with names that are valid for every provider and given once."""
-    often = Counter(_valid(offer.name) for _, offer in offers)
+    often = Counter(name for _, name in {(connection.server.name, _valid(offer.name)) for connection, offer in offers})
     tools: dict[str, Tool] = {}
     hints: dict[str, str] = {}
     for connection, offer in offers:

@@ -19,8 +19,9 @@ from typing import Any
 import structlog
 
 from registry.errors import ConfigError
-from registry.redaction import know_secret, redact
+from registry.redaction import know_environment, know_secret, redact
 from registry.text import clean, cut_end
+from registry.threads import shared_pool
 
 from .config import McpServer
 from .results import McpError
@@ -41,8 +42,7 @@ MAX_PAGES = 50
 WORDS = 400
 """Characters of a dead server's last words on its standard error that are told."""
 
-_SECRET = 8
-"""Characters from which on a value that a server is given counts as a secret."""
+ENDED_EARLY = "it was ended before it had started"
 
 
 class _Life:
@@ -59,10 +59,15 @@ class _Life:
     def over(self) -> bool:
         return self.ended.is_set()
 
+    @property
+    def started(self) -> bool:
+        """Whether its owner has taken it on."""
+        return self.limit is not None
+
     def end(self) -> None:
         """Nobody is to use it any more; a start that is under way is broken off."""
         self.ended.set()
-        if self.limit is not None and not self.settled.is_set():
+        if self.limit is not None and not self.settled.is_set() and not self.limit.expired():
             self.limit.reschedule(asyncio.get_running_loop().time())
 
     def settle(self, client: Any, error: str = "") -> None:
@@ -87,17 +92,22 @@ class Connection:
 
     async def serve(self) -> None:
         """Starts the server whenever a call needs it, and ends it. Raises nothing."""
-        while not self._closing:
-            await self._wanted.wait()
-            self._wanted.clear()
-            if self._life is not None and not self._life.over:
-                await self._hold(self._life)
+        try:
+            while not self._closing:
+                await self._wanted.wait()
+                self._wanted.clear()
+                if self._life is not None and not self._life.over:
+                    await self._hold(self._life)
+        finally:
+            self.close()
 
     def close(self) -> None:
         """The server is to be ended, and not to be started again."""
         self._closing = True
         if self._life is not None:
             self._life.end()
+            if not self._life.started:
+                self._life.settle(None, ENDED_EARLY)
         self._wanted.set()
 
     async def tools(self) -> list[Any]:
@@ -176,32 +186,31 @@ class Connection:
         return life
 
     async def _hold(self, life: _Life) -> None:
-        """Starts the server and holds its connection until its life is over."""
+        """Starts the server and holds its connection until its life is over or the connection breaks."""
         self._words.clear()
-        stack = AsyncExitStack()
         try:
-            async with asyncio.timeout(START_LIMIT) as life.limit:
+            async with asyncio.timeout(START_LIMIT) as life.limit, AsyncExitStack() as stack:
                 client = await self._entered(stack)
-            life.settle(client)
-            await life.ended.wait()
-        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - whatever a foreign server makes of a start
-            self._failures += 1
-            life.settle(None, self._start_error(error, life))
+                life.limit.reschedule(None)
+                life.settle(client)
+                try:
+                    await life.ended.wait()
+                finally:
+                    life.limit.reschedule(asyncio.get_running_loop().time() + STOP_LIMIT)
+        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - whatever a foreign server makes of it
+            if life.settled.is_set():
+                log.debug("mcp_server_end", server=self.server.name, error=redact(_reason(error)))
+            else:
+                self._failures += 1
+                life.settle(None, self._start_error(error, life))
         finally:
-            life.settle(None, "it was ended before it had started")
-            await self._left(stack)
-
-    async def _left(self, stack: AsyncExitStack) -> None:
-        try:
-            async with asyncio.timeout(STOP_LIMIT):
-                await stack.aclose()
-        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - it is over anyway
-            log.debug("mcp_server_end", server=self.server.name, error=redact(_reason(error)))
+            life.settle(None, ENDED_EARLY)
+            life.ended.set()
 
     def _start_error(self, error: BaseException, life: _Life) -> str:
         if isinstance(error, TimeoutError):
             if life.over:
-                return "it was ended before it had started"
+                return ENDED_EARLY
             return f"it gave no MCP answer within {START_LIMIT:g} s{self._last_words()}"
         if isinstance(error, ConfigError):
             return str(error)
@@ -211,6 +220,7 @@ class Connection:
     async def _entered(self, stack: AsyncExitStack) -> Any:
         """A client that has shaken hands with the server, to be left by closing the stack."""
         logging.getLogger("mcp").addHandler(_SILENT)  # else its complaints of bad lines go to standard error
+        await shared_pool().run(_import_client)
         from mcp import Client
 
         if self.server.command is None:
@@ -236,9 +246,7 @@ class Connection:
         from mcp.client.stdio import stdio_client
 
         environment = self.server.environment(self._env)
-        for value in environment.values():
-            if len(value) >= _SECRET:
-                know_secret(value)
+        know_environment(environment)
         errors = await stack.enter_async_context(_standard_error(self._words))
         assert self.server.command is not None
         parameters = StdioServerParameters(
@@ -256,6 +264,11 @@ class Connection:
 
 
 _SILENT = logging.NullHandler()
+
+
+def _import_client() -> None:
+    """The first use imports a good deal, which is not to hold up the loop."""
+    import mcp.client.streamable_http  # noqa: F401
 
 
 @asynccontextmanager

@@ -86,6 +86,8 @@ def _file(name: str, mime: str, data: str) -> str | Artifact:
 def _repeats(structured: Any, texts: list[str]) -> bool:
     """Whether the texts already hold the structured content, as servers are told to do for older clients."""
     inner = structured["result"] if isinstance(structured, dict) and set(structured) == {"result"} else structured
+    if inner is None:
+        return True
     if isinstance(inner, str) and inner in texts:
         return True
     if isinstance(inner, list) and len(inner) == len(texts) > 1:  # one text an entry
