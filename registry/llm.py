@@ -94,7 +94,10 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """What one try of a call came to. Exactly one of `result` and `error` is set; `usage` None means unknown."""
+    """What one try of a call came to. Exactly one of `result` and `error` is set; `usage` None means unknown.
+
+    `started_at` (seconds since the epoch) is when it was sent, `elapsed` the seconds from then.
+    """
 
     caller: Caller
     model_name: str
@@ -333,7 +336,7 @@ class LLM(ABC):
         going = _Attempt(self, prepared, tries.attempt)
         try:
             async with self.gate.enter(self, prepared, tries) as admission:
-                going.sent = True
+                going.goes_out()
                 reply = await self.send(prepared)
                 going.answered = True
                 result = self._settled(self.parse(reply, prepared), prepared)
@@ -353,7 +356,7 @@ class LLM(ABC):
         result: LLMResult | None = None
         try:
             async with self.gate.enter(self, prepared, tries) as admission:
-                going.sent = True
+                going.goes_out()
                 async with aclosing(self.open_stream(prepared)) as chunks:
                     async for chunk in chunks:
                         going.answered = True
@@ -421,6 +424,11 @@ class _Attempt:
         self.sent = self.answered = False
         self.started, self.clock0 = llm.clock.time(), llm.clock.monotonic()
         self.span = telemetry.chat(llm, prepared, number)
+
+    def goes_out(self) -> None:
+        """It is sent now; a wait at the gate is no time of the model's."""
+        self.sent = True
+        self.started, self.clock0 = self.llm.clock.time(), self.llm.clock.monotonic()
 
     async def ended(self, result: LLMResult) -> None:
         """It came to a result."""

@@ -285,6 +285,21 @@ def test_without_a_hint_waits_double_up_to_the_cap_and_one_call_tries() -> None:
     assert all(gap < 0.1 for gap in gaps[8:])
 
 
+def test_a_wait_at_the_gate_is_no_time_of_the_models() -> None:
+    async def answer(request: ChatRequest) -> str:
+        await asyncio.sleep(2.0)
+        return "ok"
+
+    async def main() -> None:
+        scope = Note()
+        llm = model(answer, limits=Limits(concurrency=1)).scoped(scope)
+        await asyncio.gather(*(llm.chat(ASK) for _ in range(3)))
+        assert [record.elapsed for record in scope.records] == [2.0, 2.0, 2.0]
+        assert [after.started_at - before.started_at for before, after in pairwise(scope.records)] == [2.0, 2.0]
+
+    run_virtually(main())
+
+
 # What a refusal teaches
 
 
