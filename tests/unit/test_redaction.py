@@ -238,8 +238,9 @@ async def test_a_step_that_breaks_with_the_key_in_its_error() -> None:
 async def test_an_agent_alone_shows_its_observers_no_key() -> None:
     know_secret(KEY)
     seen: list[Event] = []
-    agent = ReActAgent(ScriptedLLM([CALLS[1], "done"]), [fetch], on_event=seen.append)
+    agent = ReActAgent(ScriptedLLM([CALLS[1], CALLS[3], "done"]), [fetch], on_event=seen.append)
     result = await agent.run("q")
+    assert len(result.tool_calls) == 2
     assert leaks(*[call.observation for call in result.tool_calls]) == []
     assert leaks(*[event.payload.get("observation", "") for event in seen]) == []
 
@@ -438,3 +439,22 @@ async def test_artifacts_hold_no_key() -> None:
     assert (await run(Artifact("a.json", "application/json", f'"{KEY}"'.encode()))).content == b'"***"'
     clean = Artifact("a.png", "image/png", image)
     assert await run(clean) is clean
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_key_at_the_cut_leaves_no_half(fails: bool) -> None:
+    know_secret(KEY)
+
+    def answer(before: int) -> str:
+        text = "x" * before + KEY + "y" * 200
+        if fails:
+            raise RuntimeError(text)
+        return text
+
+    schema = {"type": "object", "properties": {"before": {"type": "integer"}}}
+    made = Tool("answer", "Answers.", schema, answer, max_result_chars=200)
+    for before in range(200):
+        outcome = await run_tool(made, {"before": before})
+        assert len(outcome.text) <= 200
+        assert KEY[:5] not in outcome.text
+        assert KEY[-5:] not in outcome.text
