@@ -26,8 +26,10 @@ def refuse(view: View) -> Any:
     return {"status": 401, "error": f"Incorrect API key provided: {KEY} (sk-abc***xyz), header {OTHER}"}
 
 
-@pytest.mark.parametrize("script", [parrot, refuse])
-@pytest.mark.parametrize("form", [(), ("--json",), ("--events",), ("--log-level", "debug")])
+@pytest.mark.parametrize(
+    ("script", "form"),
+    [(parrot, ()), (parrot, ("--json",)), (parrot, ("--events",)), (refuse, ("--json", "--log-level", "debug"))],
+)
 async def test_no_key_comes_out(tmp_path: Path, script: Any, form: tuple[str, ...]) -> None:
     async with ProviderFake(script) as fake:
         env = {**openai(fake, KEY), "SEARCH_API_KEY": OTHER}
