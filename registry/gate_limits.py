@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final, Literal, TypeAlias
+
+from .errors import UsageError
 
 Measure: TypeAlias = Literal["requests", "tokens"]
 
@@ -37,11 +39,20 @@ RELAXED_ENOUGH = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a provider allows for one key and model: calls at once, requests and tokens per minute; None: no limit."""
+    """What a provider allows for one key and model: calls at once, requests and tokens per minute; None: no limit.
+
+    Raises UsageError for a limit below 1, which nobody would ever pass.
+    """
 
     concurrency: int | None = None
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            value = getattr(self, limit.name)
+            if value is not None and value < 1:
+                raise UsageError(f"the limit {limit.name} is {value!r}: it must be at least 1")
 
 
 NO_LIMITS: Final = Limits()

@@ -16,7 +16,7 @@ import pytest
 from registry.adapters.anthropic_messages import AnthropicLLM
 from registry.adapters.openai_chat import OpenAIChatLLM
 from registry.adapters.openai_responses import OpenAIResponsesLLM
-from registry.errors import BadRequestError, LLMConnectionError, LLMError, OverloadedError, RateLimitError
+from registry.errors import BadRequestError, LLMConnectionError, LLMError, OverloadedError, RateLimitError, UsageError
 from registry.gate import ProviderGate, forget_gates, shared_gate
 from registry.gate_limits import HORIZON, LOG_SIZE, Learned, Limits, Rate, Start, Starts, learn_rate
 from registry.gate_rules import SPACING, Traffic
@@ -85,6 +85,12 @@ def test_starts_are_forgotten() -> None:
     assert len(starts) == LOG_SIZE
     starts.add(Start(HORIZON + 1.0, 1, 0))
     assert len(starts) == 1
+
+
+@pytest.mark.parametrize("name", ["concurrency", "requests_per_minute", "tokens_per_minute"])
+def test_a_limit_that_nobody_passes_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} is 0"):
+        Limits(**{name: 0})
 
 
 # One gate per address, key and model
