@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LOCAL_STAMP := $(VENV)/.local-model
+MCP_STAMP := $(VENV)/.mcp-server
 PYTEST := $(BIN)/python -m pytest -q
 export GOAL
 
@@ -43,7 +44,13 @@ $(LOCAL_STAMP): $(STAMP) tests/local-model-requirements.txt
 		-r tests/local-model-requirements.txt
 	@touch $@
 
-test-heavy: $(LOCAL_STAMP)
+$(MCP_STAMP): $(STAMP) tests/mcp-server-requirements.txt
+	@echo "Installing an MCP server for the tests (once) …"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: --require-hashes \
+		-r tests/mcp-server-requirements.txt
+	@touch $@
+
+test-heavy: $(LOCAL_STAMP) $(MCP_STAMP)
 	$(PYTEST) -m heavy
 
 check: $(STAMP)
