@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from registry.messages import MAX_NESTING, nests_too_deep
 from registry.schema import coerce, format_problems, properties, types
 
 from .actions import TextCall, UnknownToolError
@@ -59,6 +60,9 @@ def extract_json(
     return None if value is _NOTHING else value
 
 
+TOO_DEEP = f"the arguments are nested more than {MAX_NESTING} levels deep"
+
+
 def parse_tool_arguments(raw: Any, schema: Any, finish_reason: str | None = None) -> dict[str, Any]:
     """The arguments of a native call: one object, coerced to the tool's schema and valid under it.
 
@@ -76,7 +80,9 @@ def parse_tool_arguments(raw: Any, schema: Any, finish_reason: str | None = None
                     return other
             raise ValueError(format_problems(problems))
     except RecursionError:
-        raise ValueError("the arguments are nested too deeply") from None
+        raise ValueError(TOO_DEEP) from None
+    if nests_too_deep(fitted):
+        raise ValueError(TOO_DEEP)
     return dict(fitted)
 
 

@@ -328,3 +328,22 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, str | bool | int):
         return value
     return str(value)
+
+
+MAX_NESTING = 100
+"""Levels of nesting that a call's arguments may have: no tool needs more, and deeper ones break whoever walks them."""
+
+
+def nests_too_deep(value: Any) -> bool:
+    """Whether JSON data has more than MAX_NESTING levels."""
+    level = [value] if isinstance(value, Mapping | list | tuple) else []
+    for _ in range(MAX_NESTING):
+        level = [
+            item
+            for outer in level
+            for item in (outer.values() if isinstance(outer, Mapping) else outer)
+            if isinstance(item, Mapping | list | tuple)
+        ]
+        if not level:
+            return False
+    return True

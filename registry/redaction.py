@@ -137,25 +137,31 @@ def _redacted(text: str, secrets: tuple[str, ...]) -> str:
     return masked_shapes(text)
 
 
-def redact_data(value: Any) -> Any:
+MAX_DEPTH = 200
+"""Levels of nested data that are looked at; what lies deeper is left out, as it can't be known to hold no secret."""
+
+
+def redact_data(value: Any, depth: int = 0) -> Any:
     """JSON data with every text in it redacted, keys too; the same object where nothing was masked."""
     if isinstance(value, str):
         return redact(value)
+    if depth > MAX_DEPTH and isinstance(value, Mapping | list | tuple):
+        return "…"
     if isinstance(value, Mapping):
-        return _redacted_mapping(value)
+        return _redacted_mapping(value, depth)
     if isinstance(value, list | tuple):
-        items = [redact_data(item) for item in value]
+        items = [redact_data(item, depth + 1) for item in value]
         if all(new is old for new, old in zip(items, value, strict=True)):
             return value
         return items if isinstance(value, list) else tuple(items)
     return value
 
 
-def _redacted_mapping(value: Mapping[Any, Any]) -> Mapping[Any, Any]:
+def _redacted_mapping(value: Mapping[Any, Any], depth: int) -> Mapping[Any, Any]:
     changed: dict[Any, Any] | None = None
     for key, item in value.items():
         new_key = redact(key) if isinstance(key, str) and len(key) >= MIN_SECRET else key
-        new = redact_data(item) if not isinstance(item, bool | int | float | None) else item
+        new = redact_data(item, depth + 1) if not isinstance(item, bool | int | float | None) else item
         if changed is None and (new is not item or new_key is not key):
             changed = {}
             for earlier, kept in value.items():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from registry.llm import ToolSpec
-from registry.messages import ToolCall, canonical_json
+from registry.messages import ToolCall, canonical_json, nests_too_deep
 from registry.text import clean
 
 NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")
@@ -41,12 +41,12 @@ def _constant(name: str) -> Any:
 
 
 def loads_object(text: Any) -> dict[str, Any] | None:
-    """The object that a text is in strict JSON, or None."""
+    """The object that a text is in strict JSON, or None; one that is nested too deeply is none."""
     try:
         value = json.loads(text, parse_constant=_constant)
     except (ValueError, TypeError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, dict) and not nests_too_deep(value) else None
 
 
 def arguments_text(call: ToolCall) -> str:

@@ -16,7 +16,7 @@ from registry.errors import AuthError, BadRequestError, OverloadedError, UsageEr
 from registry.llm import ChatRequest
 from registry.messages import ToolCall
 from registry.testing import FakeClock, ScriptedLLM
-from registry.tools import tool
+from registry.tools import Tool, tool
 
 DIAMOND = [
     {"id": "a", "task": "find x", "dependencies": []},
@@ -429,3 +429,14 @@ async def test_a_message_on_the_last_turn_is_not_lost():
     job = await handle.result()
     assert "also B" in job.goal
     assert brain.count("step") == 2
+
+
+@pytest.mark.parametrize("depth", [101, 900, 1_500, 20_000])
+async def test_arguments_that_are_nested_too_deep_are_an_error_observation(depth: int) -> None:
+    raw = '{"key": ' + "[" * depth + "]" * depth + "}"
+    anything = Tool("look_up", "Looks anything up.", {"type": "object"}, lambda key: "found")
+    llm = ScriptedLLM([[ToolCall("c1", "look_up", {}, raw, decoded=False)], "sorry"])
+    job = await run_job("q", llm, tools=[anything], mode="react", answer_mode="direct")
+    assert job.status == "completed"
+    told = [message for message in llm.requests[-1].messages if message.role == "tool"]
+    assert told[0].is_error
