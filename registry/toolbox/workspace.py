@@ -33,6 +33,11 @@ _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NOFOLLOW
 _FILE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _NOFOLLOW  # a pipe must not block the open
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW
+_WINDOWS = os.name == "nt"
+_WINDOWS_TRAPS = re.compile(
+    r".*[. ]|.*[<>:\"|?*].*|(con|prn|aux|nul|conin\$|conout\$|clock\$|com[0-9¹²³]|lpt[0-9¹²³])(\..*)?", re.IGNORECASE
+)
+"""Names that Windows takes for something else: "dir. " for "dir", "a:b" for a stream of a, "nul.txt" for a device."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -92,8 +97,10 @@ def parts_of(path: str) -> tuple[str, ...]:
     if "\\" in path:
         raise WorkspaceError(f"the path {shown} has backslashes: folders are separated by /")
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
-    if ".." in parts:
+    if any(part.startswith("..") and not part.strip(". ") for part in parts):  # ".. " may count as ".."
         raise WorkspaceError(f"the path {shown} leads up: '..' is not allowed")
+    if _WINDOWS and any(_WINDOWS_TRAPS.fullmatch(part) for part in parts):
+        raise WorkspaceError(f"the path {shown} has a name that Windows takes for something else")
     return parts
 
 

@@ -1,7 +1,9 @@
 """Workspace files: reading, listing, writing, and every way out that must be closed."""
 
 import os
+import socket
 import stat
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -72,6 +74,26 @@ async def test_read_list_write(root):
         "\\\\host\\share",
         "..\\secret.txt",
         "a.txt\x00.png",
+        "\x00",
+        "sub/\x00/../../secret.txt",
+        ".. /secret.txt",
+        "sub/... /../x",
+        "sub/.. ./x",
+        "../",
+        "./..",
+        "sub//..//..//secret.txt",
+        "//server/share/x",
+        "\\\\?\\C:\\x",
+        "\\\\.\\pipe\\x",
+        "C:/x",
+        "c:",
+        "sub\\..\\..\\secret.txt",
+        "~root/x",
+        "/proc/self/environ",
+        "/dev/stdin",
+        "\ud800/../secret.txt",
+        "a\r\nb",
+        "\x85/../../secret.txt",
         "a\nb",
         "\x7f",
         "half\ud800",
@@ -135,6 +157,121 @@ def test_a_folder_swapped_for_a_link_between_check_and_use(root, monkeypatch):
     monkeypatch.setattr(workspace, "_kind", swap)
     with pytest.raises(WorkspaceError, match="not followed"):
         Workspace(root).read("race/secret.txt")
+    for attempt in (
+        lambda: Workspace(root).write("race/secret.txt", b"x"),
+        lambda: Workspace(root).write("race/new/secret.txt", b"x"),
+        lambda: Workspace(root).entries("race"),
+    ):
+        (root / "race").unlink()
+        (root / "race").mkdir()
+        with pytest.raises(WorkspaceError, match="not followed"):
+            attempt()
+    assert sorted(os.listdir(root.parent)) == ["outside", "root", "secret.txt"]
+    assert (root.parent / "secret.txt").read_text() == "secret"
+
+
+@links
+async def test_links_swapped_in_all_the_time_are_no_way_out(root):
+    """A thread swaps a folder for a link that leads out, while it is read and listed."""
+    if not workspace._DIR_FD:
+        pytest.skip("needs relative calls")
+    (root / "folder").mkdir()
+    (root / "link").symlink_to(root.parent / "outside")
+    (root.parent / "outside" / "x.txt").write_text("secret")
+    (root / "folder" / "x.txt").write_text("mine")
+    stop = threading.Event()
+
+    def swap():
+        while not stop.is_set():
+            for first, second in (("folder", "aside"), ("link", "folder"), ("folder", "link"), ("aside", "folder")):
+                os.rename(root / first, root / second)
+
+    swapper = threading.Thread(target=swap)
+    swapper.start()
+    space, seen = Workspace(root), set()
+    try:
+        for _ in range(1_000):
+            for attempt in (
+                lambda: space.read("folder/x.txt").data,
+                lambda: tuple((entry.path, entry.size) for entry in space.entries("folder")[0]),
+            ):
+                try:
+                    seen.add(attempt())
+                except WorkspaceError as error:
+                    seen.add(str(error).partition(" ")[0])
+    finally:
+        stop.set()
+        swapper.join()
+    assert b"mine" in seen
+    assert b"secret" not in seen
+    assert (("folder/x.txt", 4),) in seen
+    assert (("folder/x.txt", 6),) not in seen
+
+
+@links
+async def test_a_file_swapped_for_a_link_between_check_and_use(root, monkeypatch):
+    if not workspace._DIR_FD:
+        pytest.skip("needs relative calls")
+    check = workspace._kind
+
+    def swap(status):
+        kind = check(status)
+        if kind == "file" and not (root / "a.txt").is_symlink():
+            (root / "a.txt").unlink()
+            os.symlink(root.parent / "secret.txt", root / "a.txt")
+        return kind
+
+    monkeypatch.setattr(workspace, "_kind", swap)
+    with pytest.raises(WorkspaceError, match="not followed"):
+        Workspace(root).read("a.txt")
+    monkeypatch.setattr(workspace, "_kind", check)
+    (root / "a.txt").unlink()
+    (root / "a.txt").write_text("old")
+    monkeypatch.setattr(workspace, "_kind", swap)
+    Workspace(root).write("a.txt", b"new")  # takes the link's place, and leaves what it leads to alone
+    assert (root.parent / "secret.txt").read_text() == "secret"
+    assert not (root / "a.txt").is_symlink()
+
+
+@pytest.mark.parametrize(
+    "name", ["．．", "..\u2215..\u2215secret.txt", "\u2025", "․․", "\u202etxt.a", "a\u0301", "．．／secret.txt"]
+)
+async def test_look_alikes_are_names_like_others(root, name):
+    """What looks like dots or slashes leads nowhere else: a file of that name is made inside."""
+    assert not (await call(root, "write_file", path=f"{name}/x", content="x")).is_error
+    assert (await call(root, "read_file", path=f"{name}/x")).text == "x"
+    assert name in os.listdir(root)
+    assert sorted(os.listdir(root.parent)) == ["outside", "root", "secret.txt"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["nul", "NUL.txt", "con", "sub/aux.c", "com1", "LPT9.x", "com¹", "conin$", "a.txt:stream", "a.txt::$DATA", "sub./x",
+     "sub /x", "a?", "a*", "a<b", 'a"b', "a|b"],
+)  # fmt: skip
+def test_names_that_windows_takes_for_something_else(path, monkeypatch):
+    assert parts_of(path)  # elsewhere they are names like others
+    monkeypatch.setattr(workspace, "_WINDOWS", True)
+    with pytest.raises(WorkspaceError, match="Windows"):
+        parts_of(path)
+    for fine in ("console.txt", "nullable", "com", "com10", "a.b.c", ".hidden", "sub/auxiliary"):
+        assert parts_of(fine)
+
+
+@pytest.mark.skipif(not hasattr(os, "mknod"), reason="no devices here")
+async def test_devices_and_sockets_are_not_opened(root):
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(root / "socket"))
+        names = ["socket"]
+        try:
+            os.mknod(root / "zero", stat.S_IFCHR | 0o666, os.makedev(1, 5))
+            names.append("zero")
+        except PermissionError:  # only the superuser may make devices
+            pass
+        for name in names:
+            assert "not a regular file" in (await call(root, "read_file", path=name)).text
+            assert "not a regular file" in (await call(root, "write_file", path=name, content="x")).text
+            assert f"{name} (other, not followed)" in (await call(root, "list_files")).text
 
 
 @links

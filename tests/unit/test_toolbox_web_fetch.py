@@ -205,6 +205,23 @@ async def test_slow_pages_time_out(monkeypatch):
         "64:ff9b::808:808",
         "64:ff9b:1::1",
         "2002:7f00:1::",
+        "2002:a9fe:a9fe::1",
+        "2002:808:808::1",
+        "::a9fe:a9fe",
+        "::ffff:169.254.169.254",
+        "::ffff:0:127.0.0.1",
+        "64:ff9b::a9fe:a9fe",
+        "64:ff9b:1:a9fe:a9fe::",
+        "2001:0:4136:e378:8000:63bf:3fff:fdd2",
+        "100::1",
+        "169.254.170.2",
+        "fe80::a9fe:a9fe%1",
+        "127.0.0.1%eth0",
+        "127.1",
+        "2130706433",
+        "0x7f.0.0.1",
+        "١٢٧.٠.٠.١",
+        "",
         "2001::1",
         "fc00::1",
         "fd00:ec2::254",
@@ -245,6 +262,21 @@ def test_public_addresses(address):
         "[::]",
         "127。0。0。1",
         "①②⑦.0.0.1",
+        "017700000001",
+        "0177.0.1",
+        "0x7F.0x0.0x0.0x1",
+        "00000177.0.0.1",
+        "4294967295",
+        "127.0.0.1.",
+        "127.0.0.1%00.test",
+        "[::127.0.0.1]",
+        "[0:0:0:0:0:ffff:7f00:1]",
+        "[2002:7f00:1::]",
+        "[::ffff:0:7f00:1]",
+        "[::1%25lo]",
+        "localhost.localdomain",
+        "ｌｏｃａｌｈｏｓｔ",
+        "loc\u00adalhost",
     ],
 )
 async def test_a_real_server_on_loopback_is_never_reached(host):
@@ -261,16 +293,61 @@ async def test_a_refusal_says_why():
 
 
 @pytest.mark.parametrize(
-    "target", ["http://127.0.0.1:{inner}/", "//localhost:{inner}/", "http://[::ffff:7f00:1]:{inner}/"]
+    "target",
+    [
+        "http://127.0.0.1:{inner}/",
+        "//localhost:{inner}/",
+        "http://[::ffff:7f00:1]:{inner}/",
+        "http://2130706433:{inner}/",
+        "http://0177.0.0.1:{inner}/",
+        "http:\\\\127.0.0.1:{inner}/",
+        "\\\\127.0.0.1:{inner}/",
+        " http://127.0.0.1:{inner}/",
+        "http://me:x@127.0.0.1:{inner}/",
+        "HTTP://LOCALHOST:{inner}",
+    ],
 )
 async def test_a_redirect_to_loopback_is_refused(target):
     async with site(index={"text": "inside", "content_type": "text/plain"}) as (inner, inner_hits):
         async with site(index=moved(target.format(inner=inner))) as (port, hits):
             got = await fetch(f"http://127.0.0.1:{port}/", [f"127.0.0.1:{port}"])
-        assert len(hits) == 1
+        assert {hit.host.partition(":")[0] for hit in hits} == {"127.0.0.1"}  # the site itself, asked again at most
         assert inner_hits == []
         assert got.is_error
-        assert "refused" in got.text
+        assert "inside" not in got.text
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("http://169.254.169.254/latest/meta-data/", "169.254.169.254 is a link-local address"),
+        ("http://[fd00:ec2::254]/", "fd00:ec2::254 is not a public address"),
+        ("http://[64:ff9b::a9fe:a9fe]/", "64:ff9b::a9fe:a9fe is not a public address"),
+        ("http://[2002:a9fe:a9fe::1]/", "is not a public address"),
+        ("http://[::ffff:10.0.0.1]/", "is not a public address"),
+        ("http://100.100.100.200/", "is not a public address"),
+        ("file:///etc/passwd", "only http:// and https://"),
+        ("gopher://127.0.0.1:6379/_INFO", "only http:// and https://"),
+        ("data:text/plain,inside", "only http:// and https://"),
+        ("javascript:alert(1)", "only http:// and https://"),
+    ],
+)
+async def test_a_redirect_elsewhere_than_to_a_public_site_is_refused(status, target, says):
+    async with site(index=moved(target, status)) as (port, hits):
+        got = await fetch(f"http://127.0.0.1:{port}/", [f"127.0.0.1:{port}"])
+        assert got.is_error
+        assert says in got.text
+        assert len(hits) == 1
+
+
+async def test_a_chain_of_redirects_that_ends_inside_is_refused():
+    async with site(index={"text": "inside"}) as (inner, inner_hits):
+        routes = {"index": moved("/a"), "a": moved("/b", 307), "b": moved(f"http://127.0.0.1:{inner}/")}
+        async with site(**routes) as (port, hits):
+            got = await fetch(f"http://127.0.0.1:{port}/", [f"127.0.0.1:{port}"])
+        assert (len(hits), len(inner_hits)) == (3, 0)
+        assert "is a loopback address" in got.text
 
 
 async def test_the_allow_list_counts_port_and_host():
@@ -318,6 +395,30 @@ async def test_rebinding_between_look_up_and_connection_is_no_way_in():
         assert hits == []
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["::ffff:127.0.0.1", "::127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "0.0.0.0", "::", "169.254.169.254",
+     "fe80::1", "fd00:ec2::254", "10.0.0.1", "192.168.0.1"],
+)  # fmt: skip
+async def test_a_name_that_resolves_to_a_private_address_in_any_dress_is_refused(address):
+    async with site(index={"text": "inside"}) as (port, hits):
+        got = await fetch(f"http://innocent.test:{port}/", resolver=Resolver([address]))
+        assert "is refused: " in got.text
+        assert hits == []
+
+
+async def test_rebinding_between_two_fetches_is_no_way_in():
+    """Nothing is kept from one fetch to the next: what a name was does not count."""
+    async with site(index={"text": "inside"}) as (port, hits):
+        resolver = Resolver(["192.0.2.1"], ["127.0.0.1"])
+        tool = web_fetch_tool(resolver=resolver)
+        for _ in range(2):
+            got = await run_tool(tool, {"url": f"http://rebinding.test:{port}/"})
+            assert "is refused: " in got.text
+        assert resolver.asked == ["rebinding.test"] * 2
+        assert hits == []
+
+
 async def test_rebinding_between_redirects_is_no_way_in():
     """An allowed name sends us to a name of its own that now resolves to loopback."""
     async with site(index=moved("http://other.test:{}/"), x={}) as (port, hits):
@@ -339,6 +440,13 @@ async def test_rebinding_between_redirects_is_no_way_in():
     [
         ("file:///etc/passwd", "only http:// and https://"),
         ("gopher://127.0.0.1/", "only http:// and https://"),
+        ("FILE:///etc/passwd", "only http:// and https://"),
+        ("ftp://127.0.0.1/", "only http:// and https://"),
+        ("dict://127.0.0.1:11211/stat", "only http:// and https://"),
+        ("unix:/var/run/docker.sock", "only http:// and https://"),
+        ("data:text/html,x", "only http:// and https://"),
+        ("http+unix://%2Fvar%2Frun%2Fdocker.sock/", "only http:// and https://"),
+        ("view-source:http://127.0.0.1/", "only http:// and https://"),
         ("example", "only http:// and https://"),
         ("", "only http:// and https://"),
         ("http://", "names no host"),
