@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Final
 import structlog
 
 from registry.errors import BadRequestError, DagwrightError, TruncatedError
-from registry.llm import LLM, ToolSpec
+from registry.llm import LLM
+from registry.llm_types import ToolSpec
 from registry.messages import LLMResult, Message, Usage
 from registry.schema import coerce
 from registry.text import cut_end, load_prompt

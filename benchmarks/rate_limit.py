@@ -19,7 +19,7 @@ import sys
 import time
 
 from registry.gate import ProviderGate
-from registry.llm import ChatRequest, Prepared
+from registry.llm_types import ChatRequest, Prepared
 from registry.testing import ScriptedLLM
 from tests.support.rate_limit import REQUESTS, Windows, run_steps
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 
 from agent.synthesis import RESULT_CHARS, synthesis_messages
 from agent.trust import delimited
-from registry.llm import LLM, ChatRequest
+from registry.llm import LLM
+from registry.llm_types import ChatRequest
 from registry.messages import Event, Message
 from registry.text import cut_middle
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from registry.budget import Budget
 from registry.context import caller
-from registry.llm import LLM, CallRecord, Prepared
+from registry.llm import LLM
+from registry.llm_types import CallRecord, Prepared
 from registry.messages import Usage
 from registry.models import ModelRegistry
 

@@ -24,7 +24,8 @@ from registry.budget import (
 )
 from registry.context import caller
 from registry.errors import BadRequestError, BudgetExceededError, ContextLengthError, LLMError, UsageError
-from registry.llm import LLM, Prepared
+from registry.llm import LLM
+from registry.llm_types import Prepared
 from registry.messages import Usage, money
 from registry.prices import Price
 

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from .adapters.openai_chat import OpenAIChatLLM
     from .adapters.openai_responses import OpenAIResponsesLLM
     from .budget import Budget
-    from .llm import LLM, Abilities
+    from .llm import LLM
+    from .llm_types import Abilities
     from .messages import Event, LLMResult, Message, StreamChunk, ToolCall, Usage
     from .models import ModelRegistry, as_registry
     from .prices import Price
@@ -44,7 +45,8 @@ _HOMES = {
     "adapters.openai_chat": ("OpenAIChatLLM",),
     "adapters.openai_responses": ("OpenAIResponsesLLM",),
     "budget": ("Budget",),
-    "llm": ("LLM", "Abilities"),
+    "llm": ("LLM",),
+    "llm_types": ("Abilities",),
     "messages": ("Event", "LLMResult", "Message", "StreamChunk", "ToolCall", "Usage"),
     "models": ("ModelRegistry", "as_registry"),
     "prices": ("Price",),

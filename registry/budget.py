@@ -14,7 +14,7 @@ from decimal import ROUND_FLOOR, Decimal, InvalidOperation
 from typing import Any, ClassVar
 
 from .errors import UsageError
-from .llm import Prepared
+from .llm_types import Prepared
 from .messages import Usage, money
 from .prices import Price
 

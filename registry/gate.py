@@ -22,7 +22,8 @@ from .gate_rules import Traffic, again, is_refusal
 from .retry import Tries
 
 if TYPE_CHECKING:
-    from .llm import LLM, Prepared
+    from .llm import LLM
+    from .llm_types import Prepared
     from .messages import Usage
 
 BYTES_PER_TOKEN = 4

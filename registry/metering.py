@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .llm import LLM, CallRecord, Prepared, Scope
+from .llm import LLM, Scope
+from .llm_types import CallRecord, Prepared
 from .messages import Usage
 
 _NOTHING = Usage.zero()

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from .errors import ConfigError, UsageError
 from .gate_limits import NO_LIMITS, Limits
-from .llm import ABILITIES
+from .llm_types import ABILITIES
 from .prices import PRICE_KEYS, Price
 from .providers import PROVIDERS, ModelEntry, make_llm, needs_key
 from .toml_file import Table, nearest, read_toml

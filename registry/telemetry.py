@@ -21,7 +21,8 @@ from .errors import DagwrightError
 from .redaction import redact, redact_data
 
 if TYPE_CHECKING:
-    from .llm import LLM, Prepared
+    from .llm import LLM
+    from .llm_types import Prepared
     from .messages import LLMResult, Message, Usage
     from .tools import Tool
 

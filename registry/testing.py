@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 from .clock import SYSTEM_CLOCK, Clock
 from .errors import UsageError
-from .llm import LLM, ChatRequest, Prepared
+from .llm import LLM
+from .llm_types import ChatRequest, Prepared
 from .messages import FinishReason, LLMResult, Message, StreamChunk, ToolCall, Usage
 from .prices import Price
 from .tokens import estimate_messages, estimate_text

@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, TypedDict, Unpack, cast, overload
 
 from registry.errors import DagwrightError, UsageError
-from registry.llm import ToolSpec
+from registry.llm_types import ToolSpec
 from registry.signatures import Signature, read_signature
 from registry.tool_context import context_parameter
 

@@ -23,7 +23,7 @@ from agent import ReActAgent
 from planner import DAGPlanner, PlanError
 from registry import LLM, LLMResult, OpenAIChatLLM, StreamChunk, Tool
 from registry.errors import DagwrightError
-from registry.llm import ChatRequest, Prepared
+from registry.llm_types import ChatRequest, Prepared
 
 ABILITIES = {"tool_call": False, "json_mode": True, "json_schema": True}
 

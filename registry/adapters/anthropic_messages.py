@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 from registry.errors import LLMError, UsageError
-from registry.llm import ChatRequest, Prepared, ToolSpec
+from registry.llm_types import ChatRequest, Prepared, ToolSpec
 from registry.messages import FinishReason, LLMResult, Message, StreamChunk, Usage
 
 from .anthropic_history import conversation, system_text, tools_used

@@ -14,7 +14,8 @@ from registry.clock import SYSTEM_CLOCK, Clock
 from registry.errors import ConfigError, LLMConnectionError, LLMError, ProviderError, UsageError
 from registry.gate import Gate, shared_gate
 from registry.gate_limits import NO_LIMITS, Limits
-from registry.llm import INHERIT, LLM, ChatRequest, Prepared, ToolSpec
+from registry.llm import LLM
+from registry.llm_types import INHERIT, ChatRequest, Prepared, ToolSpec
 from registry.messages import StreamChunk
 from registry.prices import Price
 from registry.redaction import know_secret, know_url

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from registry.errors import BadRequestError, ContextLengthError, LLMError
-from registry.llm import ChatRequest, Prepared
+from registry.llm_types import ChatRequest, Prepared
 
 from .failures import REFUSED, RefusedRequestError
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any, ClassVar
 
 from registry.errors import LLMConnectionError, OverloadedError, ProviderError, RateLimitError
-from registry.llm import ChatRequest, Prepared, ToolSpec
+from registry.llm_types import ChatRequest, Prepared, ToolSpec
 from registry.messages import FinishReason, LLMResult, Message, StreamChunk, Usage
 
 from .base import SDKAdapter, Sent, is_forced, transport_failures

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from registry.llm import ToolSpec
+from registry.llm_types import ToolSpec
 from registry.messages import ToolCall, canonical_json, nests_too_deep
 from registry.text import clean
 

@@ -12,7 +12,7 @@ import pytest
 from executor import JobOptions, RunOptions, start_job
 from planner import Plan, PlanStep
 from registry import LLM, AnthropicLLM, Budget, Event, ModelRegistry, OpenAIChatLLM, OpenAIResponsesLLM, Price, tool
-from registry.llm import RetryPolicy
+from registry.retry import RetryPolicy
 from tests.fakes import ProviderFake, View, brain
 from tests.fakes.server import Billed
 from tests.fakes.view import Reply, as_reply

@@ -10,8 +10,8 @@ import pytest
 
 from executor import Job, run_job, start_job
 from registry import AnthropicLLM, ModelRegistry, OpenAIChatLLM, tool
-from registry.llm import RetryPolicy
 from registry.messages import Event
+from registry.retry import RetryPolicy
 from tests.fakes import ProviderFake, View, brain
 from tests.fakes.brain import ANSWER, DIAMOND
 from tests.fakes.view import Reply, as_reply

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from executor import run_job
-from registry.llm import ChatRequest
+from registry.llm_types import ChatRequest
 from registry.mcp import McpServer, mcp_tools
 from registry.messages import ToolCall
 from registry.testing import ScriptedLLM

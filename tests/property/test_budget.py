@@ -29,7 +29,8 @@ from registry.errors import (
     OverloadedError,
     RateLimitError,
 )
-from registry.llm import LLM, ChatRequest, Prepared
+from registry.llm import LLM
+from registry.llm_types import ChatRequest, Prepared
 from registry.messages import LLMResult, Message, ToolCall, Usage
 from registry.retry import Tries
 from registry.testing import FakeClock, ScriptedLLM

@@ -14,7 +14,7 @@ from registry.errors import LLMConnectionError, OverloadedError, RateLimitError
 from registry.gate import ProviderGate
 from registry.gate_limits import Limits
 from registry.gate_rules import SPACING
-from registry.llm import ChatRequest
+from registry.llm_types import ChatRequest
 from registry.messages import LLMResult, Message, Usage
 from registry.retry import RetryPolicy
 from registry.testing import ScriptedLLM

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from registry import LLM, AnthropicLLM, Message, OpenAIChatLLM, OpenAIResponsesLLM, ToolCall
 from registry.errors import UsageError
-from registry.llm import ChatRequest, ToolSpec, tool_specs
+from registry.llm_types import ChatRequest, ToolSpec, tool_specs
 from tests.fakes.rules import first_broken
 
 ADAPTERS: dict[str, Callable[..., LLM]] = {

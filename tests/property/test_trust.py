@@ -16,7 +16,7 @@ from executor import JobOptions, start_job
 from planner import Plan, PlanStep
 from planner.material import step_report
 from registry import LLM, AnthropicLLM, OpenAIChatLLM, OpenAIResponsesLLM, tool
-from registry.llm import ChatRequest
+from registry.llm_types import ChatRequest
 from registry.messages import Event, ToolCall
 from registry.testing import ScriptedLLM
 from registry.tools import Tool

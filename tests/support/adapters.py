@@ -9,7 +9,7 @@ from registry.adapters.anthropic_messages import AnthropicLLM
 from registry.adapters.base import SDKAdapter
 from registry.adapters.openai_chat import OpenAIChatLLM
 from registry.adapters.openai_responses import OpenAIResponsesLLM
-from registry.llm import INHERIT
+from registry.llm_types import INHERIT
 from registry.messages import Message, ToolCall
 from registry.testing import FakeClock
 

@@ -17,7 +17,7 @@ from registry.adapters.openai_responses import OpenAIResponsesLLM
 from registry.adapters.sse import json_events
 from registry.adapters.wire import NAME, arguments_text, tool_names, wire_name
 from registry.errors import UsageError
-from registry.llm import ToolSpec
+from registry.llm_types import ToolSpec
 from registry.messages import Message, ToolCall
 from tests.support.adapters import SCHEMA, TALK, TOOLS, models, sent
 from tests.support.http_script import Answer, HttpScript, chat_reply, claude_events, claude_reply, response_reply

@@ -13,7 +13,7 @@ import openai
 from registry.adapters.anthropic_messages import AnthropicLLM
 from registry.adapters.openai_chat import OpenAIChatLLM
 from registry.adapters.openai_responses import OpenAIResponsesLLM
-from registry.llm import ToolSpec
+from registry.llm_types import ToolSpec
 from registry.messages import Message, ToolCall
 from tests.support.adapters import SCHEMA, TALK, TOOLS, models
 from tests.support.http_script import Answer, HttpScript, chat_reply, claude_reply, response_reply

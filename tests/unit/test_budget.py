@@ -34,7 +34,7 @@ from registry.errors import (
     RateLimitError,
     UsageError,
 )
-from registry.llm import ChatRequest, Prepared, ToolSpec
+from registry.llm_types import ChatRequest, Prepared, ToolSpec
 from registry.messages import LLMResult, Message, Usage
 from registry.testing import FakeClock, ScriptedLLM
 from tests.support.virtual_time import virtually

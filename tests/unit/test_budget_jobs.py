@@ -14,7 +14,7 @@ from registry.errors import (
     BadRequestError,
     BudgetExceededError,
 )
-from registry.llm import ChatRequest
+from registry.llm_types import ChatRequest
 from registry.messages import LLMResult, Message, ToolCall, Usage
 from registry.testing import ScriptedLLM
 

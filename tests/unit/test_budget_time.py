@@ -15,7 +15,7 @@ from registry import tool
 from registry.errors import (
     BudgetExceededError,
 )
-from registry.llm import ChatRequest
+from registry.llm_types import ChatRequest
 from registry.messages import ToolCall
 from registry.testing import FakeClock, ScriptedLLM
 from tests.support.virtual_time import VirtualClock, virtually

@@ -11,7 +11,7 @@ from executor import JobOptions, run_job
 from planner import Plan, PlanStep
 from registry import tool
 from registry.call_cache import CallCache
-from registry.llm import ChatRequest
+from registry.llm_types import ChatRequest
 from registry.messages import ToolCall
 from registry.testing import ScriptedLLM
 from registry.tool_run import ToolOutcome

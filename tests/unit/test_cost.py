@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from executor import run_job
 from registry.budget import BudgetUnpricedError
 from registry.errors import UsageError
-from registry.llm import CallRecord, Prepared
+from registry.llm_types import CallRecord, Prepared
 from registry.messages import LLMResult, Message, Usage
 from registry.prices import ListPrice, Price, find_price
 from registry.testing import ScriptedLLM

@@ -15,7 +15,7 @@ from executor.results import PlanResult
 from planner.plan import Plan, PlanStep
 from registry.context import caller
 from registry.errors import ProviderError
-from registry.llm import ChatRequest
+from registry.llm_types import ChatRequest
 from registry.testing import ScriptedLLM
 
 LINES = (Path(__file__).parent.parent / "cases" / "execution.jsonl").read_text(encoding="utf-8").splitlines()

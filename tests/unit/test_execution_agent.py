@@ -18,7 +18,7 @@ from agent.state import AgentResult
 from executor.step_runner import outcome_of
 from registry import AnthropicLLM, OpenAIChatLLM
 from registry.errors import BadRequestError, ContextLengthError
-from registry.llm import ChatRequest
+from registry.llm_types import ChatRequest
 from registry.messages import LLMResult, Message, ToolCall, Usage
 from registry.testing import ScriptedLLM
 from registry.tools import Tool

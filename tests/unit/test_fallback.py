@@ -31,8 +31,10 @@ from registry.errors import (
     UsageError,
 )
 from registry.fallback import OUTAGES, Fallback, with_fallback
-from registry.llm import LLM, ChatRequest, RetryPolicy
+from registry.llm import LLM
+from registry.llm_types import ChatRequest
 from registry.messages import Event, Message, ToolCall
+from registry.retry import RetryPolicy
 from registry.testing import ScriptedLLM
 from registry.tools import tool
 

@@ -20,7 +20,8 @@ from registry.errors import BadRequestError, LLMConnectionError, LLMError, Overl
 from registry.gate import ProviderGate, forget_gates, shared_gate
 from registry.gate_limits import HORIZON, LOG_SIZE, Learned, Limits, Rate, Start, Starts, learn_rate
 from registry.gate_rules import SPACING, Traffic
-from registry.llm import LLM, CallRecord, ChatRequest, Prepared
+from registry.llm import LLM
+from registry.llm_types import CallRecord, ChatRequest, Prepared
 from registry.messages import LLMResult, Message, Usage
 from registry.retry import RetryPolicy
 from registry.testing import FakeClock, ScriptedLLM

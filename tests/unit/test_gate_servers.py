@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from registry.errors import RateLimitError
-from registry.llm import ChatRequest
+from registry.llm_types import ChatRequest
 from registry.messages import LLMResult, Message
 from registry.testing import ScriptedLLM
 from tests.support.virtual_time import VirtualClock, run_virtually

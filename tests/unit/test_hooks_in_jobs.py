@@ -15,7 +15,7 @@ from agent.waits import Decision, PendingCall
 from executor import Job, JobOptions, run_job
 from executor.hooks_config import HookEntry
 from planner import Plan, PlanStep
-from registry.llm import ChatRequest
+from registry.llm_types import ChatRequest
 from registry.messages import ToolCall
 from registry.testing import FakeClock, ScriptedLLM
 from registry.tools import Tool

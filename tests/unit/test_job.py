@@ -13,7 +13,7 @@ from executor.rounds import after_round
 from planner import Plan, PlanStep
 from registry import ModelRegistry, Price
 from registry.errors import AuthError, BadRequestError, OverloadedError, UsageError
-from registry.llm import ChatRequest
+from registry.llm_types import ChatRequest
 from registry.messages import ToolCall
 from registry.testing import FakeClock, ScriptedLLM
 from registry.tools import Tool, tool

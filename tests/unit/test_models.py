@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from registry import ModelRegistry, Price, as_registry
 from registry.errors import NoModelError, UnknownModelError, UsageError
-from registry.llm import CallRecord, Prepared
+from registry.llm_types import CallRecord, Prepared
 from registry.messages import Message
 from registry.models import ROLES, STAND_INS
 from registry.testing import ScriptedLLM

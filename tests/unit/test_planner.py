@@ -13,7 +13,7 @@ from planner import DAGPlanner, Plan, PlanAnalyzer, PlanError, PlanStep, Route, 
 from planner.analyzer import read_confidence, verdict_in_text
 from planner.replan import parse_replan
 from registry.errors import AuthError, ProviderError
-from registry.llm import CallRecord
+from registry.llm_types import CallRecord
 from registry.messages import Message
 from registry.models import ModelRegistry
 from registry.retry import RetryPolicy

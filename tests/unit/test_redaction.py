@@ -24,9 +24,9 @@ from planner.plan import Plan, PlanStep
 from registry import redaction
 from registry.context import calling
 from registry.errors import ConfigError, LLMError
-from registry.llm import RetryPolicy
 from registry.messages import Event, Message
 from registry.redaction import know_environment, know_secret, know_url, redact, redact_data, redact_error, redact_fields
+from registry.retry import RetryPolicy
 from registry.testing import ScriptedLLM
 from registry.tool_run import Artifact, run_tool
 from registry.tools import Tool, tool

@@ -16,8 +16,9 @@ from planner import Plan, PlanStep
 from planner.step_check import Evidence, Finding, check_step, evidence_text, read_finding
 from registry import ModelRegistry
 from registry.errors import AuthError, OverloadedError, RefusalError
-from registry.llm import ChatRequest, RetryPolicy
+from registry.llm_types import ChatRequest
 from registry.messages import Event, ToolCall
+from registry.retry import RetryPolicy
 from registry.testing import ScriptedLLM
 from registry.tools import tool
 

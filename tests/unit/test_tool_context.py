@@ -12,7 +12,7 @@ from executor import run_job, start_job
 from planner import Plan, PlanStep
 from registry import ModelRegistry, Price, Tool, ToolContext, tool
 from registry.errors import UsageError
-from registry.llm import ChatRequest
+from registry.llm_types import ChatRequest
 from registry.messages import Message, ToolCall
 from registry.testing import ScriptedLLM
 

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from registry.errors import UsageError
-from registry.llm import ToolSpec, tool_specs
+from registry.llm_types import ToolSpec, tool_specs
 from registry.tool_run import run_tool
 from registry.tools import Tool, ToolArgumentsError, ToolRegistry, UnknownToolError, tool
 

@@ -10,7 +10,7 @@ from agent import ReActAgent
 from executor import JobOptions, run_job, start_job
 from planner import Plan, PlanStep
 from registry import tool
-from registry.llm import ChatRequest
+from registry.llm_types import ChatRequest
 from registry.messages import ToolCall
 from registry.testing import ScriptedLLM
 

@@ -12,7 +12,7 @@ from executor import JobHandle, JobOptions, RunOptions, run_job, start_job
 from planner import Plan, PlanStep
 from registry import tool
 from registry.errors import UsageError
-from registry.llm import ChatRequest
+from registry.llm_types import ChatRequest
 from registry.messages import ToolCall
 from registry.testing import ScriptedLLM
 from registry.tools import Tool
