@@ -18,13 +18,14 @@ from executor.job_types import Job
 from planner.checks import PlanError
 from planner.parse import parse_plan
 from planner.plan import Plan
+from registry.artifacts import FolderArtifacts
 from registry.errors import UsageError
 
 from .approve import Asker, can_ask
 from .keyboard import Keyboard, no_signal, on_signal
 from .live import LiveView, can_be_live
 from .out import json_text, note, say, say_json, show
-from .setup import Setup, prepared
+from .setup import Setup, data_dir, prepared
 from .show import EventView, PlainView
 from .view import account
 
@@ -67,12 +68,20 @@ async def run(options: argparse.Namespace) -> int:
                 hooks=hooks,
                 options=setup.options,
                 approve=asker or Nobody().park,
+                artifacts=lambda job_id: FolderArtifacts(artifacts_of(setup, job_id)),
                 metadata={"notice": setup.notice} if setup.notice else None,
             )
             with _listening(handle, view, asker):
                 job = await handle.result()
     _print(job, options, setup, view)
+    for name in job.artifacts:
+        note(f"artifact: {artifacts_of(setup, job.id) / name}")
     return EXIT_CODES[job.status]
+
+
+def artifacts_of(setup: Setup, job_id: str) -> Path:
+    """The folder that a job's artifacts are kept in."""
+    return data_dir(setup.settings) / "artifacts" / job_id
 
 
 def _named(file: str) -> str:
