@@ -18,10 +18,13 @@ ROOMS = ("registry", "agent", "planner", "executor")
 HEAVY = {
     "aiohttp",
     "anthropic",
+    "ddgs",
     "genai_prices",
     "jsonschema",
+    "mcp",
     "networkx",
     "openai",
+    "pydantic_monty",
     "opentelemetry",
     "prometheus_client",
     "pydantic_settings",

@@ -30,7 +30,7 @@ def plain(start: str = "normal", **more) -> McpServer:
 def children() -> set[str]:
     """The processes of this process."""
     found = set()
-    for task in os.listdir("/proc/self/task"):
+    for task in os.listdir("/proc/self/task") if os.path.isdir("/proc/self/task") else ():
         try:
             found |= set(Path(f"/proc/self/task/{task}/children").read_text().split())
         except FileNotFoundError:  # the thread has ended meanwhile

@@ -26,7 +26,7 @@ async def run(code: str):
 def workers() -> set[str]:
     """The processes of this process that run now."""
     found = set()
-    for task in os.listdir("/proc/self/task"):
+    for task in os.listdir("/proc/self/task") if os.path.isdir("/proc/self/task") else ():
         try:
             with open(f"/proc/self/task/{task}/children") as file:
                 found |= set(file.read().split())
