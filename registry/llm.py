@@ -13,17 +13,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
-from . import telemetry
+from .attempt import Attempt
 from .clock import SYSTEM_CLOCK, Clock
-from .context import caller
-from .errors import (
-    AbandonedError,
-    ContentFilterError,
-    LLMConnectionError,
-    LLMError,
-    LLMTimeoutError,
-    RefusalError,
-)
+from .errors import ContentFilterError, LLMConnectionError, LLMError, RefusalError
 from .gate import Gate, ProviderGate
 from .gate_limits import NO_LIMITS, Limits
 from .llm_types import INHERIT, Abilities, CallRecord, ChatRequest, Prepared, tool_choice_of, tool_specs
@@ -31,6 +23,9 @@ from .messages import LLMResult, Message, StreamChunk, Usage
 from .prices import Price
 from .redaction import outgoing
 from .retry import RetryPolicy, Tries
+
+MAX_LESSONS = 4
+"""Refused parameters a call may drop or rename before the refusal stands."""
 
 
 class Scope(Protocol):
@@ -254,7 +249,7 @@ class LLM(ABC):
 
     async def _try(self, request: ChatRequest, tries: Tries) -> LLMResult:
         prepared = await self._reserved(request, tries)
-        going = _Attempt(self, prepared, tries.attempt)
+        going = Attempt(self, prepared, tries.attempt)
         try:
             async with self.gate.enter(self, prepared, tries) as admission:
                 going.goes_out()
@@ -273,7 +268,7 @@ class LLM(ABC):
 
     async def _stream(self, request: ChatRequest, tries: Tries) -> AsyncGenerator[StreamChunk, None]:
         prepared = await self._reserved(request, tries)
-        going = _Attempt(self, prepared, tries.attempt)
+        going = Attempt(self, prepared, tries.attempt)
         result: LLMResult | None = None
         try:
             async with self.gate.enter(self, prepared, tries) as admission:
@@ -310,13 +305,14 @@ class LLM(ABC):
 
     def _settled(self, result: LLMResult, prepared: Prepared) -> LLMResult:
         """Adds the cost, and calls a reply cut that reached the output limit exactly, whatever the server says."""
-        usage, finish = self._priced(result.usage), result.finish_reason
+        usage, finish = self.priced(result.usage), result.finish_reason
         bound = prepared.output_bound
         if usage is not None and bound and usage.output_tokens >= bound and finish in ("stop", "tool_calls"):
             finish = "length"
         return replace(result, usage=usage, finish_reason=finish)
 
-    def _priced(self, usage: Usage | None) -> Usage | None:
+    def priced(self, usage: Usage | None) -> Usage | None:
+        """A usage with its cost, where the price is known and the provider named none."""
         if usage is None or usage.cost is not None or self.price is None:
             return usage
         return replace(usage, cost=self.price.cost(usage), unpriced_calls=0)
@@ -333,72 +329,6 @@ class LLM(ABC):
             raise error
         tries.attempt += 1
         return wait
-
-
-class _Attempt:
-    """One try of a call, from its reservation to its record: exactly one of `ended`, `failed`, `given_up` is called."""
-
-    __slots__ = ("answered", "clock0", "llm", "number", "prepared", "sent", "span", "started")
-
-    def __init__(self, llm: LLM, prepared: Prepared, number: int) -> None:
-        self.llm, self.prepared, self.number = llm, prepared, number
-        self.sent = self.answered = False
-        self.started, self.clock0 = llm.clock.time(), llm.clock.monotonic()
-        self.span = telemetry.chat(llm, prepared, number)
-
-    def goes_out(self) -> None:
-        """It is sent now; a wait at the gate is no time of the model's."""
-        self.sent = True
-        self.started, self.clock0 = self.llm.clock.time(), self.llm.clock.monotonic()
-
-    async def ended(self, result: LLMResult) -> None:
-        """It came to a result."""
-        self.span.answered(result)
-        if self.llm.scope is not None:
-            await self.llm.scope.record(self._note(result, None))
-
-    async def failed(self, error: LLMError) -> None:
-        """It came to an error; where a gate kept it outside it was never sent."""
-        self.span.failed(error)
-        if self.llm.scope is None:
-            return
-        if self.sent:
-            await self.llm.scope.record(self._note(None, error))
-        else:
-            self.llm.scope.released(self.prepared)
-
-    def given_up(self) -> None:
-        """It was cancelled, or broke in a way nobody foresaw: if it was sent, nobody knows what it cost."""
-        self.span.given_up()
-        if self.llm.scope is None:
-            return
-        if self.sent:
-            self.llm.scope.abandoned(self._note(None, AbandonedError()))
-        else:
-            self.llm.scope.released(self.prepared)
-
-    def _note(self, result: LLMResult | None, error: LLMError | None) -> CallRecord:
-        llm = self.llm
-        usage = result.usage if result is not None else llm._priced(_failed_usage(error, answered=self.answered))
-        elapsed = llm.clock.monotonic() - self.clock0
-        return CallRecord(
-            caller(), llm.name, llm.model_id, self.prepared.request, result, error, usage,
-            self.number, self.started, elapsed, self.prepared,
-        )  # fmt: skip
-
-
-MAX_LESSONS = 4
-"""Refused parameters a call may drop or rename before the refusal stands."""
-
-
-def _failed_usage(error: LLMError | None, *, answered: bool) -> Usage | None:
-    """What a failed try cost: what the provider said; unknown where it may have worked unseen, or had begun to answer;
-    else nothing."""
-    if error is not None and error.usage is not None:
-        usage: Usage = error.usage
-        return usage
-    unknown = (LLMConnectionError, LLMTimeoutError, AbandonedError)
-    return None if answered or isinstance(error, unknown) else Usage.zero()
 
 
 def _usable(result: LLMResult) -> LLMResult:
