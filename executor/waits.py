@@ -44,6 +44,7 @@ class JobWaits:
         self._tell, self._parked, self._approve = tell, parked, approve
         self._open = open_to_decisions
         self._waiting: dict[str, _Waiting] = {}
+        self._closed: str | None = None
 
     @property
     def pending(self) -> tuple[PendingCall, ...]:
@@ -51,7 +52,10 @@ class JobWaits:
         return tuple(waiting.call for waiting in self._waiting.values())
 
     def decide(self, call_id: str, approve: bool, reason: str = "", decided_by: str = "user") -> None:
-        """Decides a call. Raises UsageError where none of this id waits."""
+        """Decides a call. Raises UsageError where none of this id waits, and for an `approve` that is no bool: "no" is
+        true to Python."""
+        if not isinstance(approve, bool):
+            raise UsageError(f"approve must be True or False, not {approve!r}")
         waiting = self._waiting.get(call_id)
         if waiting is None or waiting.decided.done():
             known = ", ".join(self._waiting) or "none"
@@ -59,7 +63,8 @@ class JobWaits:
         waiting.decided.set_result(Decision(approve, reason, decided_by))
 
     def reject_all(self, reason: str) -> None:
-        """Rejects all calls that wait."""
+        """Rejects all calls that wait, and those that come: a model's reply under way may still ask for one."""
+        self._closed = reason
         for waiting in self._waiting.values():
             if not waiting.decided.done():
                 waiting.decided.set_result(Decision(False, reason, "job"))
@@ -68,6 +73,10 @@ class JobWaits:
         """Waits for the decision on a call; see `agent.waits.Waits`."""
         if self._approve is None and not self._open:
             decision = await Nobody().park(call)
+            self._say(call, "rejected", decision)
+            return decision
+        if self._closed is not None:
+            decision = Decision(False, self._closed, "job")
             self._say(call, "rejected", decision)
             return decision
         waiting = self._waiting[call.call_id] = _Waiting(call)
@@ -135,4 +144,6 @@ def _said(asked: asyncio.Future[Any]) -> Decision:
         log.warning("approval_failed", error=f"{type(error).__name__}: {error}")
         return Decision(False, f"the approval could not be asked for: {type(error).__name__}", "nobody")
     said = asked.result()
-    return said if isinstance(said, Decision) else Decision(False, "no decision came of the question", "nobody")
+    if isinstance(said, Decision) and isinstance(said.approve, bool):
+        return said
+    return Decision(False, "no decision came of the question", "nobody")
