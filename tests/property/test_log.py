@@ -35,7 +35,7 @@ async def collect(log: MemoryLog, after: int, internal: bool, pause: bool) -> li
 @pytest.fixture
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interval of merging ends with the next turns of the loop."""
-    monkeypatch.setattr(memory, "MERGE_SECONDS", 0.0)
+    monkeypatch.setattr(memory.MemoryLog, "merge_seconds", 0.0)
 
 
 @pytest.mark.usefixtures("_no_waiting")
@@ -105,6 +105,6 @@ async def test_a_burst_becomes_few_events() -> None:
     for _ in range(100):
         log.append("answer", {"status": "delta", "content": "x"})
     assert [event.payload["content"] for event in log.events] == ["x"]  # the first goes out at once
-    await asyncio.sleep(3 * memory.MERGE_SECONDS)
+    await asyncio.sleep(3 * memory.MemoryLog.merge_seconds)
     assert [len(event.payload["content"]) for event in log.events] == [1, 99]
     log.close()

@@ -158,7 +158,7 @@ async def test_the_log_never_holds_a_secret_that_came_in_deltas(
     left = {None: one, "a": other}
     log = MemoryLog("job")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "MERGE_SECONDS", 0.0)
+        patch.setattr(memory.MemoryLog, "merge_seconds", 0.0)
         for kind, what, writer in [*deeds, ("delta", 10_000, None), ("delta", 10_000, "a")]:
             if kind == "delta":
                 piece, left[writer] = left[writer][:what], left[writer][what:]
