@@ -20,6 +20,7 @@ from registry.tools import ToolRegistry
 from .hooks_config import build_hooks
 from .job import JobRunner
 from .job_options import JobOptions
+from .job_state import JobState
 from .job_types import AnswerMode, Job, JobRequest, JobStatus, Mode
 from .log.memory import MemoryLog
 from .waits import Approve
@@ -30,17 +31,17 @@ class JobHandle:
 
     def __init__(self, runner: JobRunner) -> None:
         self._runner = runner
-        self._task = asyncio.create_task(runner.run(), name=f"job {runner.log.job_id}")
+        self._task = asyncio.create_task(runner.run(), name=f"job {runner.state.log.job_id}")
 
     @property
     def id(self) -> str:
         """The job's id."""
-        return self._runner.log.job_id
+        return self._runner.state.log.job_id
 
     @property
     def log(self) -> MemoryLog:
         """The job's history, internal channels included."""
-        return self._runner.log
+        return self._runner.state.log
 
     def send(self, text: str) -> None:
         """A follow-up message."""
@@ -68,20 +69,20 @@ class JobHandle:
     @property
     def waiting(self) -> tuple[PendingCall, ...]:
         """The calls that wait for a decision."""
-        return self._runner.waits.pending
+        return self._runner.state.waits.pending
 
     def decide(self, call_id: str, approve: bool, reason: str = "") -> None:
         """Decides a waiting call. Raises UsageError where none of this id waits."""
-        self._runner.waits.decide(call_id, approve, reason)
+        self._runner.state.waits.decide(call_id, approve, reason)
 
     @property
     def artifacts(self) -> ArtifactStore:
         """What tools made for the reader."""
-        return self._runner.artifacts
+        return self._runner.state.artifacts
 
     def events(self, after: int = 0) -> AsyncIterator[Event]:
         """The public events with a `seq` above `after`, to the end of the job."""
-        return self._runner.log.read(after)
+        return self._runner.state.log.read(after)
 
     async def result(self) -> Job:
         """The ended job. Cancelling the wait cancels the job too, and waits until it has ended."""
@@ -180,7 +181,7 @@ def _runner(
     text = goal.goal or "Carry out the plan." if isinstance(goal, Plan) else goal
     job_id = f"job_{uuid.uuid4().hex[:24]}"
     request = JobRequest(text, plan, mode, tuple(history), answer_mode, metadata or {}, limit)
-    return JobRunner(
+    state = JobState(
         request,
         as_registry(models),
         tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools),
@@ -192,3 +193,4 @@ def _runner(
         artifacts=None if artifacts is None else artifacts(job_id),
         clock=clock,
     )
+    return JobRunner(state)

@@ -344,7 +344,7 @@ async def test_no_job_passes_its_budget(
         rng.choice([handle.stop, handle.cancel])()
     async with asyncio.timeout(PATIENCE):
         job = await handle.result()
-    reservations = handle._runner.ledger.reservations
+    reservations = handle._runner.state.ledger.reservations
     assert reservations is not None
     assert bill.within(budget), (bill, budget)
     assert reservations.open == 0

@@ -1,0 +1,84 @@
+"""The first and the last word of a job's log: what was asked, and the account of how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from registry import telemetry
+from registry.fallback import Fallback
+
+from .job_state import Ending, JobState
+from .job_types import Job
+
+NOT_WRITTEN = "the budget did not allow to write up the answer: it is what the work came to"
+
+
+def tell_started(job: JobState) -> None:
+    """The log's first event, and the plan where one was given."""
+    job.log.append(
+        "job_started",
+        {
+            "goal": job.goal,
+            "mode": job.mode,
+            "models": {name: job.models.get(name).model_id for name in job.models.names()},
+            "tools": list(job.tools.names()),
+            "history": [message.to_json() for message in job.request.history],
+            "max_replan_rounds": job.options.max_replan_rounds,
+            "marker": job.services.marker,
+            "budget": None if job.request.budget is None else str(job.request.budget),
+        },
+    )
+    if job.plan is not None:
+        job.log.append("plan", job.plan.to_json())
+
+
+def tell_ended(job: JobState, ending: Ending, span: telemetry.AnySpan) -> Job:
+    """Makes the ended Job, from here on `job.ended`, and closes the log with it: `done` is the last event."""
+    if job.ledger.cut_by_budget and ending.error_code == "truncated":
+        cause = f"the budget allowed too short a reply: {ending.error}"
+        ending = replace(ending, status="budget_exceeded", error=cause, error_code="budget_exceeded")
+    if job.ledger.answer_refused and ending.status == "completed":
+        ending = replace(ending, status="budget_exceeded", error=NOT_WRITTEN, error_code="budget_exceeded")
+    if (late := job.inbox.drain()) and ending.status != "completed":
+        ending = replace(ending, error=f"{ending.error or ending.status}; came too late: {'; '.join(late)}")
+    job.ledger.close()
+    ended = job.ended = Job(
+        job.log.job_id,
+        ending.status,
+        job.goal,
+        job.mode,
+        ending.answer,
+        job.plan,
+        job.steps,
+        job.ledger.usage,
+        job.clock.monotonic() - job.clock0,
+        ending.error,
+        ending.error_code,
+        job.rounds,
+        job.iterations,
+        job.started_at,
+        job.started_at,
+        job.clock.time(),
+        dict(job.ledger.by_role),
+        dict(job.ledger.by_model),
+        job.request.metadata,
+        artifacts=job.artifacts.names(),
+        fallbacks=tuple(Fallback.from_json(one.payload) for one in job.log.events if one.channel == "fallback"),
+    )
+    telemetry.workflow_ended(span, ended)
+    usage = ended.to_json()["usage"]
+    job.log.append(
+        "done",
+        {
+            "answer": ended.answer,
+            "iterations": job.iterations,
+            "usage": usage,
+            "elapsed": round(ended.elapsed, 3),
+            "cost": usage["cost_usd"],
+            "status": ending.status,
+            "error": ending.error,
+            "error_code": ending.error_code,
+        },
+    )
+    job.log.close()
+    return ended

@@ -1,0 +1,149 @@
+"""What the parts of a job share: what it was asked, what it works with, and how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from agent.context import ContextGuard
+from agent.hooks import HookRegistry
+from agent.interrupts import InterruptQueue
+from agent.react import ReActAgent
+from agent.services import Services
+from agent.trust import new_marker
+from registry.artifacts import ArtifactStore, MemoryArtifacts
+from registry.call_cache import CallCache
+from registry.clock import SYSTEM_CLOCK, Clock
+from registry.fallback import Fallback
+from registry.llm import LLM
+from registry.messages import Event
+from registry.models import ModelRegistry
+from registry.tools import ToolRegistry
+
+from .answer import joined, plain_statement, work_of
+from .dag import DAGExecutor
+from .job_options import JobOptions
+from .job_time import JobTime
+from .job_types import Job, JobRequest, JobStatus
+from .ledger import Ledger
+from .log.memory import MemoryLog
+from .results import StepResult
+from .waits import Approve, JobWaits
+from .write_up import Writer
+
+FOLLOW_UP = "[User follow-up]: "
+DOMAIN_RULE = (
+    "This is a {domain} question: name the source of every fact, and say where a qualified person must be asked. Name "
+    "sources that were read in this work; write [unverified] right after one that you only know from memory."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the work came out, before it is put into a Job."""
+
+    status: JobStatus
+    answer: str
+    error: str | None = None
+    error_code: str | None = None
+
+
+class JobState:
+    """One job. `executor` and `agent` are those that run at the moment; `stopping`: nothing new begins; `ended`: how
+    it ended, None before. Raises UsageError where a model's fallback is not registered."""
+
+    def __init__(
+        self,
+        request: JobRequest,
+        models: ModelRegistry,
+        tools: ToolRegistry,
+        *,
+        log: MemoryLog,
+        hooks: HookRegistry | None = None,
+        options: JobOptions | None = None,
+        approve: Approve | None = None,
+        open_to_decisions: bool = False,
+        artifacts: ArtifactStore | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.request, self.tools, self.log = request, tools, log
+        self.hooks, self.options, self.clock = hooks, options or JobOptions(), clock
+        for name in models.names():
+            models.fallbacks(name)  # one that is not registered is a mistake now, not in the middle of an outage
+        budget = request.budget
+        self.time = JobTime(None if budget is None else budget.seconds, clock)
+        self.ledger = Ledger(log.append, budget, models, self.time)
+        self.models = models.scoped(self.ledger)
+        self.writer = Writer(self.models, self.ledger, self.time, self.emit)
+        self.inbox = InterruptQueue()
+        self.waits = JobWaits(self._tell_approval, self._parked, approve=approve, open_to_decisions=open_to_decisions)
+        self.artifacts = artifacts or MemoryArtifacts()
+        self.services = Services(self.models.resolve, self.waits, CallCache(), self.artifacts, new_marker())
+        self.mode: str = request.mode if request.plan is None else "dag"
+        self.goal = request.goal
+        self.plan = request.plan
+        self.steps: Mapping[str, StepResult] = {}
+        self.rounds, self.iterations = 0, 0
+        self.stopping = False
+        self.domain: str | None = None
+        self.executor: DAGExecutor | None = None
+        self.agent: ReActAgent | None = None
+        self.ended: Job | None = None
+        self.started_at = clock.time()
+        self.clock0 = clock.monotonic()
+
+    def hear(self) -> str:
+        """Takes the waiting messages into the goal that planner, analyzer and synthesis see, and returns them."""
+        texts = self.inbox.drain()
+        said = "\n\n".join(texts)
+        if texts:
+            self.log.append("inject", {"type": "inject", "content": said})
+            self.goal += "".join(f"\n\n{FOLLOW_UP}{text}" for text in texts)
+        return said
+
+    def spoken_to(self) -> bool:
+        """Whether a message waits."""
+        return bool(len(self.inbox))
+
+    def rules(self) -> str | None:
+        """What agents are told beside the built-in rules: the options' own text, and what the domain asks for."""
+        rules = [self.options.run.agent.get("system_prompt"), self.domain and DOMAIN_RULE.format(domain=self.domain)]
+        return "\n".join(rule for rule in rules if rule) or None
+
+    def work(self, llm: LLM) -> str:
+        """The steps' work as text, as much as the model's context holds."""
+        return "" if self.plan is None else work_of(self.plan, self.steps, ContextGuard().budget(llm) * 2)
+
+    def with_what_there_is(self, status: JobStatus, code: str, error: str) -> Ending:
+        """An ending without another model call: the completed steps' results, else what failed."""
+        found = joined(self.plan, self.steps)
+        if status == "partial" and not found:
+            status = "failed"
+        return Ending(status, found or plain_statement(self.steps, error), error, code)
+
+    # What the log is told
+
+    def emit(self, channel: str, **payload: Any) -> None:
+        """Logs an event of the job's own."""
+        self.log.append(channel, payload)
+
+    def pass_on(self, event: Event) -> None:
+        """Logs an event of an agent or of a plan; a step's status tells the job's time, too."""
+        if event.channel == "step_progress" and event.step_id is not None:
+            self.time.step(event.step_id, event.payload["status"])
+        self.log.append(event.channel, event.payload, event.step_id)
+
+    def fell_back(self, change: Fallback) -> None:
+        """Logs that another model took over."""
+        self.log.append("fallback", change.to_json())
+
+    def _tell_approval(self, payload: Mapping[str, Any], step_id: str | None) -> None:
+        self.log.append("approval", payload, step_id)
+
+    def _parked(self, step_id: str | None) -> AbstractAsyncContextManager[None]:
+        """A step that waits gives up its slot and its clock stands, a single agent's job stands as a whole."""
+        if self.executor is None or step_id is None:
+            return self.time.parked()
+        return self.executor.parked(step_id)

@@ -1,0 +1,93 @@
+"""A job in mode react: one agent does it all, its answer is written up, and what is said meanwhile goes on with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from agent.context import FATAL, ContextGuard
+from agent.react import ReActAgent
+from agent.state import AgentResult
+from agent.synthesis import format_trace
+from registry.errors import BudgetExceededError
+from registry.fallback import Fallback
+from registry.llm import LLM
+from registry.messages import Event, Message
+
+from .agent_run import run_agent
+from .answer import plain_statement
+from .job_state import Ending, JobState
+from .job_types import JobStatus
+from .step_trail import StepTrail
+
+
+async def run_single_agent(job: JobState) -> Ending:
+    """The agent's work to its end, and a further round for what was said meanwhile. Raises BudgetExceededError."""
+    llm = job.models.for_role("reasoning") if job.domain else job.models.get_default()
+    history: Sequence[Message] = job.request.history
+    query, trail = job.goal, StepTrail()
+    while True:
+        result, llm = await run_agent(
+            partial(_new_agent, job),
+            job.models,
+            llm,
+            query,
+            history,
+            job.tools,
+            trail,
+            job.pass_on,
+            partial(_agent_fell_back, job),
+        )
+        job.iterations += result.iterations
+        if result.stop_reason == "budget_exceeded":
+            raise BudgetExceededError(result.error_message or "")
+        answer = await _answer(job, llm, query, result)
+        if said := job.hear():
+            history, query = result.messages, said
+            job.writer.void()
+            continue
+        job.agent = None
+        return _ending(job, result, answer)
+
+
+def _new_agent(job: JobState, llm: LLM, on_event: Callable[[Event], None]) -> ReActAgent:
+    job.agent = ReActAgent(
+        llm,
+        job.tools,
+        hooks=job.hooks,
+        interrupts=job.inbox,
+        context_guard=ContextGuard(compact_llm=job.models.for_role("compact")),
+        on_event=on_event,
+        answer_mode=job.request.answer_mode,
+        services=job.services,
+        clock=job.clock,
+        **{**job.options.run.agent, "system_prompt": job.rules()},
+    )
+    if job.stopping:
+        job.agent.finish()
+    return job.agent
+
+
+async def _answer(job: JobState, llm: LLM, query: str, result: AgentResult) -> str:
+    if result.stop_reason != "final_answer" or job.request.answer_mode == "direct":
+        return result.answer
+    text = await job.writer.write(llm, query, format_trace(result.messages), result.answer, job.spoken_to)
+    return result.answer if text is None else text
+
+
+def _ending(job: JobState, result: AgentResult, answer: str) -> Ending:
+    if job.stopping:
+        return Ending("cancelled", answer or plain_statement({}, "It was stopped."), "stopped by the user", "stopped")
+    if result.stop_reason == "final_answer" and not result.unparsed:
+        return Ending("completed", answer)
+    code = "unparsed" if result.unparsed else result.error or result.stop_reason
+    cause = result.error_message or f"the agent ended with {code}"
+    found = result.unparsed or any(not record.is_error for record in result.tool_calls)
+    status: JobStatus = "partial" if found and code not in FATAL else "failed"
+    return Ending(status, answer or plain_statement({}, f"Cause: {cause}."), cause, code)
+
+
+def _agent_fell_back(job: JobState, change: Fallback) -> None:
+    job.fell_back(change)
+    if job.request.answer_mode == "direct":  # what the agent that ended gave as its answer is void
+        job.emit("answer", status="reset")
