@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from agent.react import ReActAgent
 from agent.state import AgentResult
+from agent.trust import joined_taint
 from registry.context import calling
 from registry.fallback import OUTAGES, Told, alternatives, change_of
 from registry.llm import LLM
@@ -34,18 +35,20 @@ async def run_agent(
 ) -> tuple[AgentResult, LLM]:
     """The result of the agent whose model answered, with the counts of all, and that model.
 
-    Each agent is an attempt of its own in `trail`. A further one is told the query, what was said meanwhile, and which
-    calls were made; nothing that a model thought goes over to another one.
+    Each agent is an attempt of its own in `trail`, and has the taint of those before it. A further one is told the
+    query, what was said meanwhile, and which calls were made; nothing that a model thought goes over to another one.
     """
     chain = (llm, *alternatives(models, llm))
     before: list[AgentResult] = []
     for model, successor in zip(chain, (*chain[1:], None), strict=True):
         trail.attempts += 1
         agent = new_agent(model, trail.watching(on_event))
+        agent.services = replace(agent.services, taint=joined_taint(agent.services.taint, trail.taint))
         with calling(role="agent", attempt=trail.attempts):
             asked = _asked(query, before, trail, tools, agent.guard.budget(model)) if before else query
             result = await agent.run(asked, history=history)
             before.append(result)
+            trail.taint = joined_taint(trail.taint, result.taint)
             if successor is None or result.stop_reason != "llm_error" or result.error not in OUTAGES:
                 break
             told(change_of(models, model, successor, result.error or ""))

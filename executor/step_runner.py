@@ -179,7 +179,8 @@ class _StepRun:
             result = await agent.run(brief.query(agent.guard.budget(agent.llm)))
         self.iterations += result.iterations
         self.calls += len(result.tool_calls)
-        self.brief = replace(self.brief, taint=joined_taint(self.brief.taint, result.taint))
+        taint = joined_taint(self.brief.taint, result.taint)
+        self.brief, self.trail.taint = replace(self.brief, taint=taint), joined_taint(self.trail.taint, taint)
         return outcome_of(result)
 
     def _knowing_all(self, brief: StepBrief) -> StepBrief:

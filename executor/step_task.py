@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from agent.trust import joined_taint
 from registry.clock import Clock
 from registry.metering import Meter
 
@@ -48,6 +49,8 @@ class StepTask:
             if not self._limit.expired():
                 raise
             return StepOutcome(self.trail.output, "timeout", f"timeout: not done after {self.timeout:g} s")
+        finally:  # the output of an agent that was not the last one may stand
+            self.taint = joined_taint(self.taint, self.trail.taint)
 
     def cancel(self) -> None:
         """Cancels the work; its end is reported when it is over."""

@@ -35,7 +35,8 @@ class StepTrail:
     """A step's history over all its agents, whichever way each of them ends. Owned by the step's task.
 
     `attempts` counts the agents, `model` is the name of the last one's model, `fallbacks` are the changes of model,
-    `output` is what the last agent came to, and `rechecked` says that a failed check has had its new attempt.
+    `output` is what the last agent came to, `taint` the untrusted origins of all that they read, and `rechecked` says
+    that a failed check has had its new attempt.
     """
 
     def __init__(self) -> None:
@@ -43,6 +44,7 @@ class StepTrail:
         self.model: str | None = None
         self.fallbacks: list[Fallback] = []
         self.output = ""
+        self.taint: tuple[str, ...] = ()
         self.rechecked = False
         self._calls: dict[str, CallDone] = {}
 
