@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from registry import gate, redaction
 from tests.fakes import ProviderFake, brain
+from tests.support import postgres
 
 
 @pytest.fixture
@@ -27,3 +29,18 @@ def _secrets_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
 def _gates_of_this_test() -> None:
     """What a refusal taught about a server stays for the process; the next test's server may have the same port."""
     gate.forget_gates()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[tuple[str, str]]:
+    """A PostgreSQL server's DSN, and the name of the migrated database that tests copy."""
+    with postgres.server() as dsn:
+        yield dsn, asyncio.run(postgres.template(dsn))
+
+
+@pytest.fixture
+async def database_url(postgres_server: tuple[str, str]) -> AsyncIterator[str]:
+    """A migrated database of the test's own."""
+    dsn = await postgres.fresh(*postgres_server)
+    yield dsn
+    await postgres.dropped(postgres_server[0], dsn)

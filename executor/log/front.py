@@ -58,11 +58,11 @@ class JobLog(ABC):
                 self._piece(str(payload["content"]), step_id)
                 return
             self._end_answer(step_id, void=payload.get("status") == "reset")
-            if payload.get("status") != "done":
-                self._answer_void(step_id)
         elif channel == "done":
             self._end_answers()
         self.flush()
+        if channel == "answer" and payload.get("status") != "done":
+            self._answer_void(step_id)
         self._write(channel, redact_data(payload), step_id)
 
     def flush(self) -> None:

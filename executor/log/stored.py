@@ -1,0 +1,212 @@
+"""The log in PostgreSQL, as its one writer has it: events are collected, and written by one statement a barrier."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+from uuid import UUID
+
+import structlog
+
+from executor.store.database import BusyError, Database, database_errors
+from registry.clock import SYSTEM_CLOCK, Clock
+from registry.errors import DagwrightError
+from registry.messages import Event
+
+from .front import JobLog, is_public
+
+LATEST = 1.0
+"""Seconds after which events are written although no barrier asked for it: readers on other hosts want to see them."""
+BATCH = 500
+"""Events of one statement at most."""
+RETRY = (0.05, 2.0)
+"""Seconds before a statement is tried again that the database did not take: the first wait and the longest."""
+
+log = structlog.get_logger(__name__)
+
+
+class OwnershipLostError(DagwrightError):
+    """Another worker owns the job now: this one must not write, nor go on."""
+
+    code = "ownership_lost"
+
+
+class LivePieces(Protocol):
+    """Where pieces of answers go at once, ahead of their storage. Must not wait."""
+
+    def __call__(self, job_id: str, part: int, offset: int, text: str) -> None: ...
+
+
+def _nowhere(job_id: str, part: int, offset: int, text: str) -> None:
+    """Nobody on this machine reads."""
+
+
+@dataclass(slots=True)
+class Ending:
+    """What stands in the job's row when it has ended."""
+
+    status: str
+    summary: dict[str, Any]
+    cost_usd: Any = None
+
+
+class StoredLog(JobLog):
+    """Collects events and writes them, in order, as long as `owner` (the queue manager's id) owns the job.
+
+    `serve` is the writer and runs as a task of the owner's; `barrier` waits for it, so that cancelling whoever waits
+    leaves no statement half known. Barriers that come while one statement is under way share the next. `heard` is
+    called when the statement says that there are letters or that the job is to be cancelled, `status` is asked for the
+    job's status with each statement. Pieces of the answer carry their `offset` (in characters) and `part` (answers
+    that were void before), by which readers put live and stored ones together.
+    """
+
+    merge_seconds = 0.5
+
+    def __init__(
+        self,
+        job_id: str,
+        database: Database,
+        owner: UUID,
+        *,
+        seq: int = 0,
+        heard: Callable[[bool], None] = lambda cancel: None,
+        status: Callable[[], str | None] = lambda: None,
+        live: LivePieces = _nowhere,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        super().__init__(job_id, clock, seq)
+        self._database, self._owner = database, owner
+        self._heard, self._status, self._live = heard, status, live
+        self._new: list[Event] = []
+        self._stored = seq
+        self._told = asyncio.Condition()
+        self._wanted = asyncio.Event()
+        self._failed: BaseException | None = None
+        self._ending: Ending | None = None
+        self._late: asyncio.TimerHandle | None = None
+        self._part, self._said, self._merged = 0, 0, 0
+
+    async def barrier(self) -> None:
+        """Returns when all that was appended so far is stored. Raises OwnershipLostError."""
+        self.flush()
+        last = self.seq
+        if self._stored >= last and self._ending is None:
+            return
+        self._wanted.set()
+        async with self._told:
+            await self._told.wait_for(lambda: self._failed is not None or self._settled(last))
+        if self._failed is not None:
+            raise OwnershipLostError(str(self._failed)) from self._failed
+
+    async def end(self, ending: Ending) -> None:
+        """Stores the rest, with the job's end in the same statement. Nothing can be appended after it."""
+        self.close()
+        self._ending = ending
+        await self.barrier()
+
+    async def serve(self) -> None:
+        """Writes until the end is stored. Raises OwnershipLostError when another one owns the job."""
+        try:
+            while True:
+                await self._wanted.wait()
+                self._wanted.clear()
+                while self._new or self._ending is not None:
+                    if await self._write_some():
+                        return
+        except BaseException as error:
+            self._failed = error
+            raise
+        finally:
+            if self._late is not None:
+                self._late.cancel()
+            async with self._told:
+                self._told.notify_all()
+
+    def _settled(self, last: int) -> bool:
+        return self._stored >= last and self._ending is None
+
+    async def _write_some(self) -> bool:
+        """One statement; whether it was the last one."""
+        events = self._new[:BATCH]
+        ending = self._ending if len(events) == len(self._new) else None
+        row = await self._append(events, ending)
+        del self._new[: len(events)]
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+        self._stored += len(events)
+        if ending is not None:
+            self._ending = None
+        async with self._told:
+            self._told.notify_all()
+        if ending is None and row is not None and (row["cancel"] or row["letters"]):
+            self._heard(row["cancel"])
+        return ending is not None
+
+    async def _append(self, events: list[Event], ending: Ending | None) -> Any:
+        """The statement, tried until the database answers. One whose answer was lost is looked up, not repeated."""
+        import asyncpg
+
+        wait, unsure, errors = RETRY[0], False, (BusyError, *database_errors())
+        while True:
+            try:
+                if unsure and await self._is_written(events, ending):
+                    return None
+                row = await self._database.row("log.append", *self._arguments(events, ending))
+                if row is None:
+                    raise OwnershipLostError
+                return row
+            except errors as error:
+                if isinstance(error, asyncpg.DataError | asyncpg.IntegrityConstraintViolationError):
+                    raise
+                log.warning("append_failed", job_id=self.job_id, error=str(error) or type(error).__name__)
+                unsure = unsure or not isinstance(error, BusyError)
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, RETRY[1])
+
+    async def _is_written(self, events: list[Event], ending: Ending | None) -> bool:
+        row = await self._database.row("log.where_it_stands", self.job_id)
+        if row is None:
+            raise OwnershipLostError
+        written: bool = row["seq"] == self._stored + len(events) and row["seq"] > self._stored
+        return written and (ending is None or row["ended"])
+
+    def _arguments(self, events: list[Event], ending: Ending | None) -> tuple[Any, ...]:
+        return (
+            self.job_id,
+            self._owner,
+            self._stored,
+            self._status() if ending is None else ending.status,
+            None if ending is None else ending.summary,
+            [event.channel for event in events],
+            [event.ts for event in events],
+            [event.step_id for event in events],
+            [is_public(event.channel) for event in events],
+            [event.payload for event in events],
+            None if ending is None else ending.cost_usd,
+        )
+
+    # What the front gives
+
+    def _keep(self, event: Event) -> None:
+        self._new.append(event)
+        if self._late is None:
+            self._late = asyncio.get_running_loop().call_later(LATEST, self._wanted.set)
+
+    def _piece_came(self, text: str, step_id: str | None) -> None:
+        if step_id is None:
+            self._live(self.job_id, self._part, self._said, text)
+            self._said += len(text)
+
+    def _delta_payload(self, text: str, step_id: str | None) -> dict[str, Any]:
+        payload = super()._delta_payload(text, step_id)
+        if step_id is None:
+            payload |= {"offset": self._merged, "part": self._part}
+            self._merged += len(text)
+        return payload
+
+    def _answer_void(self, step_id: str | None) -> None:
+        if step_id is None and self._said:
+            self._part, self._said, self._merged = self._part + 1, 0, 0

@@ -1,0 +1,1 @@
+"""Jobs in PostgreSQL: statements, migrations, and what is asked of them."""

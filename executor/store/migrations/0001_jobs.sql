@@ -1,0 +1,97 @@
+-- Jobs, their history, and what is said to them. A job's state is what folding its events gives; the columns beside
+-- it are for lists, claims and limits.
+
+create table dw_keys (
+    id text primary key,
+    name text not null,
+    hash bytea not null unique,                -- SHA-256 of the key; the key itself is never stored
+    created_at timestamptz not null default now(),
+    revoked_at timestamptz,
+    limits jsonb not null default '{}'         -- requests_per_minute, running_jobs, usd_per_day
+);
+
+create table dw_batches (
+    id text primary key,
+    tenant text not null,
+    mode text not null,                        -- plan | run
+    total integer not null default 0,
+    created_at timestamptz not null default now(),
+    expires_at timestamptz not null,
+    cancelled_at timestamptz,
+    idempotency_key text,
+    request_hash bytea,
+    metadata jsonb not null default '{}',
+    unique (tenant, idempotency_key)
+);
+
+create table dw_jobs (
+    id text primary key,
+    tenant text not null,                      -- the id of the API key; '' where none is configured
+    kind text not null default 'run',          -- run | plan
+    status text not null default 'queued',
+    goal text not null,
+    mode text not null,
+    request jsonb not null,                    -- what was asked, as it is needed to run it
+    summary jsonb,                             -- the ended job in its public shape
+    metadata jsonb not null default '{}',
+    parent text,
+    batch text references dw_batches (id),
+    custom_id text,
+    line integer,                              -- of the batch's input, from 1
+    idempotency_key text,
+    request_hash bytea,
+    created_at timestamptz not null default now(),
+    started_at timestamptz,
+    ended_at timestamptz,
+    seq bigint not null default 0,             -- of the last event
+    owner uuid,                                -- the queue manager that may write
+    cancel boolean not null default false,
+    crashes integer not null default 0,
+    claimed_seq bigint not null default 0,     -- seq at the last claim
+    cost_usd numeric,
+    unique (tenant, idempotency_key),
+    unique (batch, line)
+);
+create index dw_jobs_by_time on dw_jobs (tenant, created_at desc, id desc) where batch is null;
+create index dw_jobs_of_batch on dw_jobs (batch, status) where batch is not null;
+create index dw_jobs_open on dw_jobs (tenant, status) where ended_at is null;
+create index dw_jobs_metadata on dw_jobs using gin (metadata jsonb_path_ops);
+
+create table dw_events (
+    job text not null references dw_jobs (id) on delete cascade,
+    seq bigint not null,
+    ts double precision not null,              -- seconds since the epoch, UTC
+    channel text not null,
+    step_id text,
+    public boolean not null,
+    payload jsonb not null,
+    primary key (job, seq)
+);
+
+create table dw_inbox (
+    id bigint generated always as identity primary key,
+    job text not null references dw_jobs (id) on delete cascade,
+    kind text not null,                        -- message | cancel | stop | cancel_step | decide
+    payload jsonb not null default '{}',
+    sent_at timestamptz not null default now(),
+    taken_at timestamptz
+);
+create index dw_inbox_waiting on dw_inbox (job, id) where taken_at is null;
+
+create table dw_artifacts (
+    job text not null references dw_jobs (id) on delete cascade,
+    name text not null,
+    mime text not null,
+    data bytea not null,
+    created_at timestamptz not null default now(),
+    primary key (job, name)
+);
+
+create table dw_webhooks (
+    job text primary key references dw_jobs (id) on delete cascade,
+    url text not null,
+    tries integer not null default 0,
+    delivered_at timestamptz,
+    given_up_at timestamptz,
+    last_error text
+);

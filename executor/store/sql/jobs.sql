@@ -1,0 +1,62 @@
+-- Jobs as their users see them.
+
+-- name: create
+-- A job, and its place in the queue, in one transaction with what else it needs. No row: the idempotency key is taken.
+insert into dw_jobs (id, tenant, kind, goal, mode, request, metadata, parent, batch, custom_id, line,
+                     idempotency_key, request_hash)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+on conflict (tenant, idempotency_key) do nothing
+returning *
+
+-- name: by_idempotency_key
+select * from dw_jobs where tenant = $1 and idempotency_key = $2
+
+-- name: get
+select * from dw_jobs where id = $1 and tenant = $2
+
+-- name: page
+-- Newest first, those after the job $2; filtered by status and metadata where given. One more than a page: has_more.
+select * from dw_jobs
+where tenant = $1 and batch is null
+  and ($2::text is null or (created_at, id) < (select created_at, id from dw_jobs where id = $2 and tenant = $1))
+  and ($3::text[] is null or status = any ($3))
+  and ($4::jsonb is null or metadata @> $4)
+order by created_at desc, id desc limit $5
+
+-- name: put_letter
+-- Something said to a job that has not ended. No row: it has, or there is none.
+insert into dw_inbox (job, kind, payload)
+select id, $3, $4 from dw_jobs where id = $1 and tenant = $2 and ended_at is null
+returning id, pg_notify('dw_inbox', job)
+
+-- name: cancel
+-- Asks for a job's end; one that nobody has claimed ends here and now (its row comes back with owner null).
+update dw_jobs set cancel = true
+where id = $1 and tenant = $2 and ended_at is null
+returning *, pg_notify('dw_inbox', id)
+
+-- name: lock_unowned
+-- The job, locked, if nobody owns it: then the caller may write its end.
+select * from dw_jobs where id = $1 and owner is null and ended_at is null for update skip locked
+
+-- name: running_of_tenant
+select count(*) as running from dw_jobs where tenant = $1 and ended_at is null and batch is null
+
+-- name: spent_of_tenant
+-- USD of the jobs that were created within the last so many seconds.
+select coalesce(sum(cost_usd), 0) as usd from dw_jobs
+where tenant = $1 and created_at > now() - make_interval(secs => $2)
+
+-- name: unqueued
+-- Jobs that have not ended and have no row in the queue: they are enqueued anew by the reconciliation.
+select id from dw_jobs j
+where ended_at is null and status <> 'needs_decision' and created_at < now() - make_interval(secs => $1)
+  and not exists (select from pgqueuer q where q.dedupe_key = j.id)
+
+-- name: artifact
+select name, mime, data from dw_artifacts
+where job = (select id from dw_jobs where id = $1 and tenant = $2) and name = $3
+
+-- name: artifacts
+select name, mime, length(data) as size from dw_artifacts
+where job = (select id from dw_jobs where id = $1 and tenant = $2) order by created_at, name
