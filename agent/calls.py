@@ -67,7 +67,8 @@ class _Place:
     def key(self) -> str:
         """One stable key per call: the same call has it again when an interrupted step goes on."""
         who = caller()
-        return f"{who.job_id}/{who.step_id or ''}/{who.attempt}/{self.iteration}/{self.number}"
+        attempt = f"{who.attempt}" if who.round == 1 else f"{who.round}.{who.attempt}"
+        return f"{who.job_id}/{who.step_id or ''}/{attempt}/{self.iteration}/{self.number}"
 
 
 class _Rejected(Exception):

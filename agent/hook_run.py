@@ -51,7 +51,7 @@ async def run_hook(hook: Hook, ctx: HookContext, seconds: float) -> HookResult |
 
 async def _bounded(hook: Hook, ctx: HookContext, seconds: float) -> Any:
     late = HookFailure(f"it took longer than {seconds:g} s")
-    own = replace(ctx, tool_args=_copied(ctx.tool_args))
+    own = replace(ctx, tool_args=copied(ctx.tool_args))
     try:
         async with asyncio.timeout(seconds) as limit:
             triggers = await _value(hook.should_trigger(own))
@@ -89,7 +89,7 @@ def _checked(result: Any, ctx: HookContext) -> HookResult:
     return replace(
         result,
         error=clean(result.error) if isinstance(result.error, str) else None,
-        modified_args=None if args is None else _copied(args),
+        modified_args=None if args is None else copied(args),
         modified_result=None if text is None else clean(str(text)),
         side_effects=_notes(result.side_effects),
         approval=_request(result.approval),
@@ -120,12 +120,12 @@ def _request(value: Any) -> ApprovalRequest | None:
     return replace(value, reason=clean(value.reason))
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
     """JSON data anew, so that nobody changes another's."""
     if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: copied(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_copied(item) for item in value]
+        return [copied(item) for item in value]
     return value
 
 

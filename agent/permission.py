@@ -8,6 +8,7 @@ from typing import Any
 from registry.context import caller
 from registry.tools import Tool
 
+from .hook_run import copied
 from .hooks import HookContext, HookRegistry
 from .waits import ApprovalRequest, PendingCall, Waits, merged
 
@@ -41,7 +42,8 @@ class Permission:
             read = ", ".join(taint)
             asked.append(ApprovalRequest(f"this tool needs trusted input, and its step has read text from {read}"))
         if (request := merged(asked)) is not None:
-            await self._approved(PendingCall(call_id, tool.name, arguments, request, caller().step_id), tool, notes)
+            shown = copied(arguments)  # what others do to it changes nothing of the call
+            await self._approved(PendingCall(call_id, tool.name, shown, request, caller().step_id), tool, notes)
         return arguments, notes
 
     async def _approved(self, call: PendingCall, tool: Tool, notes: tuple[str, ...]) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agent.trust import joined_taint
 from registry.clock import SYSTEM_CLOCK, Clock
-from registry.context import caller
+from registry.context import caller, calling
 from registry.errors import UsageError
 from registry.messages import Event, Usage
 from registry.tools import ToolRegistry
@@ -117,7 +117,8 @@ class DAGExecutor:
         if self._stop is not None:
             self._execution.tell(self._stop)
         try:
-            return await self._execution.run()
+            with calling(round=plan.round):
+                return await self._execution.run()
         finally:
             self.results = self._execution.results
             self._execution = self._stop = None

@@ -13,7 +13,8 @@ class Caller:
     """The job, the step, the attempt and the role on whose behalf something is called.
 
     Roles in use: planner, analyzer, router, step, selection, compaction, synthesis, check, tool. `call_id` is the key
-    of the tool call inside which something is called, None outside.
+    of the tool call inside which something is called, None outside. `round` is the plan's: a step that a later round
+    replaces keeps its id, and its attempts begin anew.
     """
 
     job_id: str = ""
@@ -21,6 +22,7 @@ class Caller:
     attempt: int = 1
     role: str = "step"
     call_id: str | None = None
+    round: int = 1
 
 
 _caller: ContextVar[Caller] = ContextVar("dagwright_caller", default=Caller())  # noqa: B039 - frozen
