@@ -149,7 +149,8 @@ class StoredLog(JobLog):
         """The statement, tried until the database answers. One whose answer was lost is looked up, not repeated."""
         import asyncpg
 
-        wait, unsure, errors = RETRY[0], False, (BusyError, *database_errors())
+        wait, unsure = RETRY[0], False
+        errors: tuple[type[Exception], ...] = (BusyError, *database_errors())
         while True:
             try:
                 if unsure and await self._is_written(events, ending):

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
 
+Row: TypeAlias = "asyncpg.Record"
+
 POOL_SIZE = 5
 """Connections of a process: none is held during a model call, so a few serve hundreds of jobs."""
 WAIT = 5.0
