@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from textwrap import dedent
@@ -83,11 +84,13 @@ def is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
 
 
+@cache
+def tree_of(name: str) -> ast.Module:
+    return ast.parse(MODULES[name].read_text("utf-8"))
+
+
 def edges(*, typing: bool) -> dict[str, set[str]]:
-    return {
-        name: set(imports(name, ast.parse(path.read_text("utf-8")), typing=typing)) - {name}
-        for name, path in MODULES.items()
-    }
+    return {name: set(imports(name, tree_of(name), typing=typing)) - {name} for name in MODULES}
 
 
 def back_edges(graph: dict[str, set[str]]) -> list[str]:
@@ -139,8 +142,8 @@ def at_import(tree: ast.AST) -> Iterator[str]:
 def test_heavy_packages_are_imported_on_first_use() -> None:
     found = [
         f"{name} imports {package}"
-        for name, path in MODULES.items()
-        for package in sorted(set(at_import(ast.parse(path.read_text("utf-8")))) & HEAVY - MAY_IMPORT.get(name, set()))
+        for name in MODULES
+        for package in sorted(set(at_import(tree_of(name))) & HEAVY - MAY_IMPORT.get(name, set()))
     ]
     assert found == []
     assert list(at_import(ast.parse("try:\n    import rich.text\nexcept E:\n    def f(): import openai"))) == ["rich"]
