@@ -178,10 +178,7 @@ class ToolRunner:
         with telemetry.tool(tool, call.id, arguments) as span:
             outcome, known = await self._outcome(tool, arguments, effect, meter)
             telemetry.tool_ended(span, outcome.text, is_error=outcome.is_error)
-        text, is_error = outcome.text, outcome.is_error
-        artifact = None
-        if outcome.artifact is not None:
-            artifact, text = await self._kept(outcome.artifact)
+        text, is_error, artifact = outcome.text, outcome.is_error, outcome.artifact
         if len(self.hooks):
             duration = self.clock.monotonic() - started
             ctx = self._permission.context(tool, arguments)
@@ -219,22 +216,24 @@ class ToolRunner:
 
         async def ran() -> ToolOutcome:
             with calling(role="tool", call_id=effect):
-                return await run_tool(tool, arguments, context=context)
+                outcome = await run_tool(tool, arguments, context=context)
+            return outcome if outcome.artifact is None else await self._kept(outcome.artifact)
 
         if tool.pure and self.services.cache is not None:
             return await self.services.cache.answer(call_key(tool.name, arguments), ran)
         return await ran(), False
 
-    async def _kept(self, artifact: Artifact) -> tuple[Artifact | None, str]:
+    async def _kept(self, artifact: Artifact) -> ToolOutcome:
         """The artifact under the name it is kept by, and the line that the model sees of it."""
         if self.services.artifacts is None:
-            return artifact, artifact.line
+            return ToolOutcome(artifact.line, False, artifact)
         try:
             kept = await self.services.artifacts.put(artifact)
-        except OSError as error:
-            log.warning("artifact_lost", name=artifact.name, error=str(error))
-            return None, f"{artifact.line} But it could not be kept: {error.strerror or error}"
-        return kept, kept.line
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a store, the call was made
+            log.warning("artifact_lost", name=artifact.name, error=f"{type(error).__name__}: {error}")
+            why = getattr(error, "strerror", None) or error
+            return ToolOutcome(f"{artifact.line} But it could not be kept: {why}", False)
+        return ToolOutcome(kept.line, False, kept)
 
     def _tell_rejected(self, call: ToolCall, arguments: Mapping[str, Any], text: str, iteration: int) -> None:
         args = dict(arguments)

@@ -101,3 +101,28 @@ async def test_a_store_that_fails_costs_the_artifact_not_the_run() -> None:
     result = await ReActAgent(llm, [draw], services=Services(artifacts=Full())).run("q")
     assert result.answer == "done"
     assert "could not be kept" in result.tool_calls[0].observation
+
+
+async def test_any_failure_of_a_store_is_contained() -> None:
+    class Broken(MemoryArtifacts):
+        async def put(self, artifact: Artifact) -> Artifact:
+            raise ValueError("the database is gone")
+
+    llm = ScriptedLLM([[ToolCall("1", "draw", {}), ToolCall("2", "draw", {})], "done"])
+    result = await ReActAgent(llm, [draw], services=Services(artifacts=Broken())).run("q")
+    assert result.answer == "done"
+    assert ["the database is gone" in call.observation for call in result.tool_calls] == [True, True]
+
+
+async def test_a_known_answer_of_a_pure_tool_is_kept_once() -> None:
+    @tool(pure=True)
+    def plot(x: int) -> Artifact:
+        """Plots."""
+        return Artifact("plot.svg", "image/svg+xml", "<svg/>")
+
+    llm = ScriptedLLM([[ToolCall("1", "plot", {"x": 1}), ToolCall("2", "plot", {"x": 1})], "done"])
+    handle = start_job("plot it", llm, tools=[plot], mode="react", answer_mode="direct")
+    assert (await handle.result()).artifacts == ("plot.svg",)
+    told = {message.content for message in llm.requests[-1].messages if message.role == "tool"}
+    assert len(told) == 1
+    assert told.pop().startswith("[Artifact generated: plot.svg]")
