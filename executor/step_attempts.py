@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from dataclasses import replace
 
@@ -27,6 +28,7 @@ async def attempts(
     """The outcome of the first attempt that succeeds, of one after which no other can do better, or of the last."""
     while True:
         work.trail.attempts += 1
+        await work.runs()
         with calling(step_id=brief.step.id, role="step", attempt=work.trail.attempts):
             outcome = await _attempt(runner, brief, emit, work)
         work.taint = joined_taint(work.taint, outcome.taint)
@@ -39,9 +41,16 @@ async def attempts(
 
 async def _attempt(runner: StepRunner, brief: StepBrief, emit: Emit | None, work: StepTask) -> StepOutcome:
     """One attempt. A step contains whatever goes wrong inside it."""
+    task = asyncio.current_task()
+    before = 0 if task is None else task.cancelling()
     try:
         outcome = await runner.run_step(brief, emit, work.meter)
-    except Exception as error:  # noqa: BLE001 - one of the two places that contain everything
+    except Exception as raised:  # noqa: BLE001 - one of the two places that contain everything
+        error = raised
+        while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:  # of calls that ran side by side
+            error = error.exceptions[0]
+        if isinstance(raised, ExceptionGroup) and task is not None and task.cancelling() == before + 1:
+            task.uncancel()  # before Python 3.13 a task group forgets to: the time limit would be taken for a cancel
         if isinstance(error, DagwrightError):
             return StepOutcome("", error.code, f"{error.code}: {error}")
         # somebody's bug: the log says where it is, but no values, which may be secrets

@@ -80,6 +80,12 @@ class StepTask:
             self.tell(StepReady(self.step_id))
             await self._slot.wait()
 
+    async def runs(self) -> None:
+        """A new attempt begins. Where a wait of the one before broke off, it has no slot yet, and waits for one."""
+        if self._waits == 0 and self._slot is not None:
+            self.tell(StepReady(self.step_id))
+            await self._slot.wait()
+
     def resume(self) -> None:
         """The step has its slot again. Where another of its calls began to wait meanwhile, it gives it up at once."""
         assert self._slot is not None

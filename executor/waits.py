@@ -16,6 +16,9 @@ from registry.errors import UsageError
 Approve = Callable[[PendingCall], Awaitable[Decision]]
 """Asks a human; it may take its time, and is cancelled when the call is decided elsewhere."""
 
+GRACE = 5.0
+"""Seconds a question that nobody needs an answer to any more may take to end."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -128,11 +131,19 @@ async def _asked(approve: Approve, call: PendingCall) -> Decision:
 
 
 async def _ended(asking: set[asyncio.Future[Any]]) -> None:
-    """Nobody needs an answer any more: whoever is still being asked is told so."""
+    """Nobody needs an answer any more: whoever is still being asked is told so, and left behind when they don't stop."""
     for asked in asking:
         asked.cancel()
-    if asking:
-        await asyncio.wait(asking)
+    if not asking:
+        return
+    _left_behind.update(asking)
+    for asked in asking:
+        asked.add_done_callback(_left_behind.discard)
+    await asyncio.wait(asking, timeout=GRACE)
+
+
+_left_behind: set[asyncio.Future[Any]] = set()
+"""Questions that ignored their cancellation: the loop itself holds only weak references."""
 
 
 def _said(asked: asyncio.Future[Any]) -> Decision:

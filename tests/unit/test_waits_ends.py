@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from agent.waits import Decision, PendingCall
-from executor import JobOptions, run_job, start_job
+from executor import JobOptions, RunOptions, run_job, start_job
 from planner import Plan, PlanStep
 from registry import tool
 from registry.errors import UsageError
-from registry.messages import ToolCall
+from registry.messages import Event, ToolCall
 from registry.testing import ScriptedLLM
 
 NO_ANALYSIS = JobOptions(analyze=False)
@@ -79,3 +79,56 @@ async def test_only_true_approves() -> None:
     handle.decide(handle.waiting[0].call_id, False)
     await handle.result()
     assert ships.sent == []
+
+
+async def test_a_question_that_ignores_its_end_does_not_hold_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("executor.waits.GRACE", 0.05)
+    free, asked = asyncio.Event(), asyncio.Event()
+
+    async def approve(call: PendingCall) -> Decision:
+        asked.set()
+        while not free.is_set():
+            try:
+                await free.wait()
+            except asyncio.CancelledError:
+                continue
+        return Decision(True)
+
+    ships = Ships()
+    handle = start_job(PLAN, ScriptedLLM(calls_once), tools=[ships.tool()], options=NO_ANALYSIS, approve=approve)
+    await asked.wait()
+    handle.cancel()
+    async with asyncio.timeout(10):
+        assert (await handle.result()).status == "cancelled"
+    free.set()
+    await asyncio.sleep(0)
+    assert ships.sent == []
+
+
+async def test_an_attempt_after_one_that_broke_off_while_it_waited_has_a_slot_and_a_clock() -> None:
+    def observe(event: Event) -> None:
+        if event.channel == "call" and event.payload["tool_name"] == "look":
+            raise RuntimeError("an observer that breaks")
+
+    @tool
+    async def look() -> str:
+        """Looks."""
+        return "seen it"
+
+    turns: list[Any] = []
+
+    async def script(request: Any) -> Any:
+        turns.append(request)
+        if len(turns) == 1:
+            return [ToolCall("c1", "send", {"to": "Ada"}), ToolCall("c2", "look", {})]
+        await asyncio.sleep(60)
+        return "too late"
+
+    options = JobOptions(RunOptions(step_timeout=0.5, step_retries=1, agent={"on_event": observe}), analyze=False)
+    tools = [Ships().tool(), look]
+    handle = start_job(PLAN, ScriptedLLM(script), tools=tools, options=options)
+    async with asyncio.timeout(10):
+        job = await handle.result()
+    told = [event.payload["status"] for event in handle.log.events if event.channel == "step_progress"]
+    assert (job.steps["s1"].error_code, len(turns)) == ("timeout", 2)
+    assert told == ["running", "waiting", "running", "failed"]
