@@ -155,7 +155,7 @@ def scoped(budget: Budget, *models: ScriptedLLM, smart: int = 0) -> tuple[Watche
 # Calls side by side
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(BUDGETS, st.lists(PRICES, min_size=1, max_size=3), st.integers(1, 12), st.integers(0, 2**32))
 @virtually
 async def test_no_crowd_of_callers_passes_the_budget(

@@ -112,7 +112,7 @@ def same(left: Any, right: Any) -> bool:
     return json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(TEXTS, SCHEMAS | st.none(), REASONS, st.booleans())
 def test_no_text_makes_extract_json_raise_and_what_it_gives_is_json(
     text: str, schema: Any, reason: str | None, partial: bool
@@ -123,7 +123,7 @@ def test_no_text_makes_extract_json_raise_and_what_it_gives_is_json(
         assert problems(value, schema) == []
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(TEXTS, REASONS)
 def test_no_text_makes_the_readers_of_calls_fail_otherwise_than_by_value_error(text: str, reason: str | None) -> None:
     with contextlib.suppress(ValueError):

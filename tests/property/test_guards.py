@@ -55,7 +55,7 @@ def test_polling_is_never_refused(pattern: list[list[str]], threshold: int) -> N
     assert (played.refused, played.warned) == (0, 0)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(st.lists(turns, max_size=12), st.lists(turns, min_size=1, max_size=MAX_PERIOD), thresholds)
 def test_a_cycle_ends(before: list[list[str]], pattern: list[list[str]], threshold: int) -> None:
     """Whatever came before, and whatever shorter cycles are in it."""
@@ -69,8 +69,8 @@ def test_a_cycle_ends(before: list[list[str]], pattern: list[list[str]], thresho
     assert played.warned
 
 
-@settings(deadline=None, max_examples=200)
-@given(st.lists(turns, max_size=40), st.lists(names, min_size=1, max_size=4), thresholds)
+@settings(deadline=None, max_examples=100)
+@given(st.lists(turns, max_size=20), st.lists(names, min_size=1, max_size=4), thresholds)
 def test_a_cycle_of_pure_calls_ends(before: list[list[str]], pattern: list[str], threshold: int) -> None:
     """One call a turn whose result depends on nothing but the call; what came before is of the same kind."""
     played = Played(threshold)
@@ -81,7 +81,7 @@ def test_a_cycle_of_pure_calls_ends(before: list[list[str]], pattern: list[str],
     assert played.play(cycle([[(name, name.lower())] for name in pattern]), 10 * bound) <= bound
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.lists(names, max_size=30), st.integers(3, 5))
 def test_what_does_not_repeat_is_never_warned_about(calls: list[str], threshold: int) -> None:
     """Equal results do no harm as long as nothing comes three times in a row, no single call and no cycle."""

@@ -39,7 +39,7 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_no_waiting")
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(DEEDS)
 async def test_all_readers_see_one_history(deeds: list[tuple[str, Any, Any]]) -> None:
     observed: list[Event] = []

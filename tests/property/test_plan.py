@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from planner import Plan, PlanError, PlanStep, parse_plan
 
-common = settings(deadline=None, max_examples=150)
+common = settings(deadline=None, max_examples=100)
 
 IDS = st.lists(st.text(string.ascii_lowercase, min_size=1, max_size=6), min_size=1, max_size=9, unique=True)
 TASKS = st.text(string.ascii_letters + " äß水", min_size=1, max_size=30).filter(lambda text: text.strip())
@@ -59,7 +59,7 @@ JSON = st.recursive(
             max_size=5,
         )
     ),
-    max_leaves=25,
+    max_leaves=15,
 )
 
 
@@ -106,7 +106,7 @@ def test_every_cycle_is_found_and_only_its_members_are_named(data: st.DataObject
         assert named == set(problem.names)
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=150)
 @given(JSON, st.integers(1, 5))
 def test_nothing_but_a_plan_or_a_plan_error_comes_of_any_value(value: Any, max_steps: int) -> None:
     try:
@@ -122,7 +122,7 @@ def test_nothing_but_a_plan_or_a_plan_error_comes_of_any_value(value: Any, max_s
     assert parse_plan(plan.to_json(), kept=("k",)).steps == plan.steps
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.lists(JSON, min_size=1, max_size=4), JSON)
 def test_steps_with_any_fields(dependencies: list[Any], task: Any) -> None:
     steps = [{"id": str(at), "task": task, "dependencies": item} for at, item in enumerate(dependencies)]

@@ -66,7 +66,7 @@ def pieces(text: str, cuts: list[int]) -> list[str]:
     return [*out, text]
 
 
-@settings(deadline=None, max_examples=600)
+@settings(deadline=None, max_examples=300)
 @given(st.one_of(TEXTS, SPACED), CUTS)
 @example("".join(HOLDERS), [1] * 60)
 @example("zq-Known/Secret+1-and-longe", [3, 3])

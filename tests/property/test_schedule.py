@@ -170,7 +170,7 @@ class Simulation:
         return status == "completed" or (status == "failed" and self.scripts[name].on_failure == "continue")
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(worlds())
 def test_every_plan_ends_and_keeps_the_rules(world: World) -> None:
     simulation = Simulation(world)

@@ -179,7 +179,7 @@ def views(draw: st.DrawFn) -> JobView:
 
 
 @given(views(), st.integers(1, 200), st.integers(1, 60), st.none() | wide, st.booleans())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 def test_no_picture_is_larger_than_the_terminal(
     view: JobView, width: int, height: int, typed: str | None, unicode: bool
 ) -> None:
@@ -193,7 +193,7 @@ def test_no_picture_is_larger_than_the_terminal(
 
 
 @given(views(), st.integers(40, 200))
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 def test_the_last_picture_has_every_step(view: JobView, width: int) -> None:
     view.phase = "executing"
     text = "\n".join(line.plain for line in picture(view, Frame(width, None, 3.0, 20.0, ended=True)))

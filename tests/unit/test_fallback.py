@@ -249,12 +249,12 @@ class TestToldCalls:
             st.builds(
                 CallDone,
                 st.text(max_size=30),
-                st.dictionaries(st.text(max_size=5), st.text(max_size=900), max_size=3),
-                st.none() | st.text(max_size=5_000),
+                st.dictionaries(st.text(max_size=5), st.text(max_size=300), max_size=3),
+                st.none() | st.text(max_size=1_500),
                 st.booleans(),
                 st.booleans(),
             ),
-            max_size=40,
+            max_size=25,
         ),
         st.integers(500, 12_000),
     )

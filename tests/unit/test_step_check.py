@@ -67,7 +67,7 @@ class TestOpinion:
             read_finding(value)
 
     @given(
-        st.lists(st.builds(Evidence, st.text(max_size=20), st.text(max_size=3_000)), max_size=12), st.integers(0, 9_000)
+        st.lists(st.builds(Evidence, st.text(max_size=20), st.text(max_size=1_200)), max_size=12), st.integers(0, 9_000)
     )
     def test_evidence_has_a_bound(self, evidence: list[Evidence], room: int) -> None:
         text = evidence_text(evidence, room)
