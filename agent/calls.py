@@ -230,7 +230,7 @@ class ToolRunner:
         try:
             kept = await self.services.artifacts.put(artifact)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a store, the call was made
-            log.warning("artifact_lost", name=artifact.name, error=f"{type(error).__name__}: {error}")
+            log.warning("artifact_lost", name=artifact.name, error=redact(f"{type(error).__name__}: {error}"))
             why = getattr(error, "strerror", None) or error
             return ToolOutcome(f"{artifact.line} But it could not be kept: {why}", False)
         return ToolOutcome(kept.line, False, kept)

@@ -10,6 +10,7 @@ from typing import Any, get_args
 import structlog
 
 from registry.errors import UsageError
+from registry.redaction import redact
 
 from .hook_run import HookFailure, run_hook
 from .hook_types import (
@@ -106,7 +107,7 @@ class HookRegistry:
             ctx = replace(ctx, notes=ctx.notes + outcome.side_effects)
             if not outcome.allow:
                 reason = outcome.error or f"the guard {entry.name!r} does not allow it"
-                log.info("hook_blocked", hook=entry.name, tool=ctx.tool_name, reason=reason)
+                log.info("hook_blocked", hook=entry.name, tool=ctx.tool_name, reason=redact(reason))
                 return await self.blocked(ctx, reason, notes)
             if outcome.modified_args is not None:
                 ctx = replace(ctx, tool_args=outcome.modified_args)
@@ -179,8 +180,8 @@ async def _outcome(entry: RegisteredHook, ctx: HookContext) -> tuple[HookResult 
     try:
         outcome = await run_hook(entry.hook, ctx, HOOK_TIMEOUT)
     except HookFailure as failure:
-        log.warning("hook_failed", hook=entry.name, on=entry.event, tool=ctx.tool_name, error=str(failure))
+        log.warning("hook_failed", hook=entry.name, on=entry.event, tool=ctx.tool_name, error=redact(str(failure)))
         return None, str(failure)
     for note in outcome.side_effects if outcome is not None else ():
-        log.info("hook_note", hook=entry.name, on=entry.event, tool=ctx.tool_name, note=note)
+        log.info("hook_note", hook=entry.name, on=entry.event, tool=ctx.tool_name, note=redact(note))
     return outcome, None

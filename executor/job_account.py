@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from registry import telemetry
 from registry.fallback import Fallback
+from registry.redaction import redact
 
 from .job_state import Ending, JobState
 from .job_types import Job
@@ -41,6 +42,7 @@ def tell_ended(job: JobState, ending: Ending, span: telemetry.AnySpan) -> Job:
         ending = replace(ending, status="budget_exceeded", error=NOT_WRITTEN, error_code="budget_exceeded")
     if (late := job.inbox.drain()) and ending.status != "completed":
         ending = replace(ending, error=f"{ending.error or ending.status}; came too late: {'; '.join(late)}")
+    ending = replace(ending, error=ending.error and redact(ending.error))
     job.ledger.close()
     ended = job.ended = Job(
         job.log.job_id,

@@ -12,6 +12,7 @@ import structlog
 
 from agent.waits import Decision, Nobody, PendingCall
 from registry.errors import UsageError
+from registry.redaction import redact
 
 Approve = Callable[[PendingCall], Awaitable[Decision]]
 """Asks a human; it may take its time, and is cancelled when the call is decided elsewhere."""
@@ -131,7 +132,7 @@ async def _asked(approve: Approve, call: PendingCall) -> Decision:
 
 
 async def _ended(asking: set[asyncio.Future[Any]]) -> None:
-    """Nobody needs an answer any more: whoever is still being asked is told so, and left behind when they don't stop."""
+    """Nobody needs an answer any more: whoever is still being asked is told, and left behind if deaf."""
     for asked in asking:
         asked.cancel()
     if not asking:
@@ -152,7 +153,7 @@ def _said(asked: asyncio.Future[Any]) -> Decision:
         return Decision(False, "the question was withdrawn", "nobody")
     error = asked.exception()
     if error is not None:
-        log.warning("approval_failed", error=f"{type(error).__name__}: {error}")
+        log.warning("approval_failed", error=redact(f"{type(error).__name__}: {error}"))
         return Decision(False, f"the approval could not be asked for: {type(error).__name__}", "nobody")
     said = asked.result()
     if isinstance(said, Decision) and isinstance(said.approve, bool):

@@ -110,15 +110,16 @@ def _converted(value: Any) -> Any:
 
 def _masked(artifact: Artifact) -> Artifact:
     """The artifact without secrets in what is text in it, whatever its type says."""
-    content, name = artifact.content, redact(artifact.name)
+    content = artifact.content
+    name, mime = redact(artifact.name), redact(artifact.mime)
+    same = name is artifact.name and mime is artifact.mime
+    named = artifact if same else replace(artifact, name=name, mime=mime)
     try:
         text = content if isinstance(content, str) else content.decode()
     except UnicodeDecodeError:  # an image, an archive
-        return artifact if name is artifact.name else replace(artifact, name=name)
+        return named
     shown = redact(text)
-    if shown is text and name is artifact.name:
-        return artifact
-    return replace(artifact, name=name, content=shown if isinstance(content, str) else shown.encode())
+    return named if shown is text else replace(named, content=shown if isinstance(content, str) else shown.encode())
 
 
 async def _contained(call: Callable[[], Any]) -> Returned:
