@@ -49,7 +49,6 @@ _REASONS: Mapping[str, StopReason] = {
     "refusal": "refusal",
     "content_filter": "content_filter",
     "budget_exceeded": "budget_exceeded",
-    "empty_response": "empty_response",
     "truncated": "truncated",
 }
 """Codes of model errors that are reasons of their own; the others are llm_error."""

@@ -154,12 +154,6 @@ class TruncatedError(LLMError):
     code = "truncated"
 
 
-class EmptyResponseError(LLMError):
-    """The model answered with neither text nor a call."""
-
-    code = "empty_response"
-
-
 class BadRequestError(LLMError):
     """The provider refused the request."""
 

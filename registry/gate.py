@@ -7,7 +7,7 @@ import threading
 from bisect import insort
 from collections import deque
 from collections.abc import Hashable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager
 from hashlib import blake2b
 from itertools import count
 from types import TracebackType
@@ -55,21 +55,6 @@ class Admission(Protocol):
 
     def used(self, usage: Usage | None) -> None:
         """What the call took in truth, in place of what was thought when it was let in."""
-
-
-class OpenGate:
-    """Lets everybody through."""
-
-    def enter(self, llm: LLM, prepared: Prepared, tries: Tries | None = None) -> AbstractAsyncContextManager[Admission]:
-        """No wait."""
-        return nullcontext(self)
-
-    def hold(self, error: LLMError, wait: float) -> float:
-        """Each caller waits for itself."""
-        return wait
-
-    def used(self, usage: Usage | None) -> None:
-        """Nothing to count."""
 
 
 class ProviderGate:

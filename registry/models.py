@@ -145,10 +145,6 @@ class ModelRegistry:
             return hint
         return self._by_role(hint) or self._default()
 
-    def knows(self, hint: str | None) -> bool:
-        """Whether a hint means something here, rather than falling back because nobody knows it."""
-        return hint is None or hint in STAND_INS or hint in self._roles or hint in self._models
-
     def name_of(self, llm: LLM) -> str:
         """The name a model is registered under here, else its own."""
         return next((name for name, model in self._models.items() if model is llm), llm.name)

@@ -72,18 +72,6 @@ def format_problems(found: Sequence[str]) -> str:
     return "; ".join(found)
 
 
-def schema_error(schema: Mapping[str, Any]) -> str | None:
-    """Why this is no valid JSON Schema, or None."""
-    from jsonschema import Draft202012Validator, SchemaError
-
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        path = _path(error.absolute_path)
-        return f"{path}: {error.message}" if path else error.message
-    return None
-
-
 def resolve(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     """The schema with a leading local `$ref` followed ("#/$defs/Name"); {} where it leads nowhere."""
     for _ in range(MAX_DEPTH):

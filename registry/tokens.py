@@ -13,8 +13,6 @@ OTHER_CHARS_PER_TOKEN = 1.5
 """CJK and other non-ASCII scripts need about a token for every one to two characters."""
 TOKENS_PER_MESSAGE = 4
 """Role and separators of one chat message."""
-TOKENS_PER_IMAGE = 765
-"""A 1024 x 1024 image in high detail: 85 + 4 x 170, OpenAI's vision guide."""
 
 
 def estimate_text(text: str) -> int:

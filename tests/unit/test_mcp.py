@@ -205,7 +205,9 @@ async def test_nothing_is_left_when_the_user_is_cancelled(when, times):
     assert asyncio.all_tasks() <= before[1]
 
 
-async def test_a_server_that_ignores_its_end_is_killed():
+async def test_a_server_that_ignores_its_end_is_killed(monkeypatch):
+    for wait in ("PROCESS_TERMINATION_TIMEOUT", "FORCE_KILL_TIMEOUT"):
+        monkeypatch.setattr(f"mcp.client.stdio.{wait}", 0.2)
     script = f"trap '' TERM; {sys.executable} {SUPPORT / 'mcp_plain.py'}; sleep 600"
     async with used(McpServer("stubborn", "/bin/sh", ("-c", script))) as (call, _, _):
         assert (await call("echo", text="x")).text == "x"
