@@ -14,6 +14,8 @@ from registry.messages import Message, Usage
 from registry.text import cut_middle, load_prompt
 from registry.tokens import estimate_messages
 
+from .trust import balanced
+
 UNKNOWN_CONTEXT, UNKNOWN_OUTPUT = 128_000, 64_000
 """Tokens assumed for a model that says nothing of itself."""
 MIN_BUDGET = 4_000
@@ -28,6 +30,8 @@ SUMMARY_TOKENS = 1_024
 SUMMARY_WORDS = 400
 FATAL = ("auth", "quota")
 """Provider errors after which nothing else can succeed: they fail a run or a job at once, whoever met them."""
+ENDS_CHARS = 100
+"""Characters that a cut text may get anew around its data."""
 TRUNCATED = "\n[Truncated]\n"
 SUMMARY = "[Conversation summary]"
 
@@ -72,14 +76,16 @@ class ContextGuard:
         tokens: int | None = None,
         overhead: int = 0,
         share: float = 1.0,
+        marker: str = "",
     ) -> Fitted:
         """The same conversation within `share` of the budget.
 
         `tokens` is the better count of the whole where the caller has one; `overhead` what comes on top of the
         messages (tool schemas). `hint` names the prompt: react_iteration, planner_input, step_dependency, general.
+        `marker` is the code that delimits data: they stay delimited, however they are cut.
         """
         query = next((message for message in messages if message.pinned), None)
-        window = tuple(message if message is query else _cut(message) for message in messages)
+        window = tuple(message if message is query else _cut(message, marker) for message in messages)
         changed = any(new is not old for new, old in zip(window, messages, strict=True))
         budget = max(1, int(self.budget(llm) * share) - overhead)
         size = estimate_messages(window)
@@ -91,25 +97,27 @@ class ContextGuard:
         older, window = _split(window)
         usage = Usage.zero()
         if older:
-            summary, usage = await self._summary(older, llm, hint, budget)
+            summary, usage = await self._summary(older, llm, hint, budget, marker)
             window = _with_summary(window, summary)
-        return Fitted(_shrink(window, budget), True, usage)
+        return Fitted(_shrink(window, budget, marker), True, usage)
 
     async def summarise(self, text: str, llm: LLM, hint: str, *, tail: int) -> tuple[str, Usage]:
         """A text in few words by a model; its last `tail` characters where that fails."""
         summary, usage = await self._ask(text, llm, hint, self.budget(llm))
         return (summary or text[-tail:]), usage
 
-    async def _summary(self, older: Sequence[Message], llm: LLM, hint: str, budget: int) -> tuple[str, Usage]:
+    async def _summary(
+        self, older: Sequence[Message], llm: LLM, hint: str, budget: int, marker: str
+    ) -> tuple[str, Usage]:
         transcript = "\n\n".join(_line(message) for message in older)
-        summary, usage = await self._ask(transcript, llm, hint, budget)
-        return summary or cut_middle(transcript, max(400, min(8_000, budget))), usage
+        summary, usage = await self._ask(transcript, llm, hint, budget, marker)
+        return balanced(summary or cut_middle(transcript, max(400, min(8_000, budget))), marker), usage
 
-    async def _ask(self, text: str, llm: LLM, hint: str, budget: int) -> tuple[str, Usage]:
+    async def _ask(self, text: str, llm: LLM, hint: str, budget: int, marker: str = "") -> tuple[str, Usage]:
         model = self.compact_llm or llm
         room = max(1_000, min(budget, self.budget(model)) * 2)  # characters: two a token is safe for most scripts
         prompt = load_prompt("agent", f"compact_{hint}").substitute(words=SUMMARY_WORDS)
-        request = [Message.system(prompt), Message.user(cut_middle(text, room))]
+        request = [Message.system(prompt), Message.user(balanced(cut_middle(text, room), marker))]
         try:
             with calling(role="compaction"):
                 result = await model.chat(request, max_tokens=SUMMARY_TOKENS)
@@ -121,11 +129,13 @@ class ContextGuard:
         return result.message.content.strip(), result.usage or Usage.unknown()
 
 
-def _cut(message: Message) -> Message:
+def _cut(message: Message, marker: str) -> Message:
     """User and tool texts over the limit are cut (the query is not: it has a bound of its own)."""
     if len(message.content) <= MAX_MESSAGE_CHARS or message.role not in ("user", "tool"):
         return message
-    return replace(message, content=cut_middle(message.content, MAX_MESSAGE_CHARS, TRUNCATED))
+    return replace(
+        message, content=balanced(cut_middle(message.content, MAX_MESSAGE_CHARS - ENDS_CHARS, TRUNCATED), marker)
+    )
 
 
 def _unpin(messages: tuple[Message, ...], allowed: int) -> tuple[Message, ...]:
@@ -183,14 +193,14 @@ def _with_summary(kept: tuple[Message, ...], summary: str) -> tuple[Message, ...
     return (*kept[:heads], Message.user(f"{SUMMARY}\n{summary}"), *kept[heads:])
 
 
-def _shrink(messages: tuple[Message, ...], budget: int) -> tuple[Message, ...]:
+def _shrink(messages: tuple[Message, ...], budget: int, marker: str) -> tuple[Message, ...]:
     """Cuts the longest user and tool texts, unpinned ones first, until the whole fits; calls are never touched."""
     for pinned_too in (False, True):
         limit = max((len(message.content) for message in messages), default=0)
         while estimate_messages(messages) > budget and limit > 200:  # below that nothing is readable
             limit = max(200, limit // 2)
             messages = tuple(
-                replace(message, content=cut_middle(message.content, limit, TRUNCATED))
+                replace(message, content=balanced(cut_middle(message.content, limit, TRUNCATED), marker))
                 if message.role in ("user", "tool")
                 and len(message.content) > limit
                 and (pinned_too or not message.pinned)

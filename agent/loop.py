@@ -91,7 +91,7 @@ class Run:
         context = await self.agent.hooks.started(self._start_ctx(query)) if len(self.agent.hooks) else ()
         head = (self._system(), *(_earlier(message) for message in history if message.role != "system"))
         tail = (*(Message.user(text) for text in context), Message.user(query, pinned=True))
-        fitted = await self.agent.guard.fit(head + tail, self.llm, hint="general")
+        fitted = await self.agent.guard.fit(head + tail, self.llm, hint="general", marker=self.services.marker)
         if fitted.compacted:
             self._tell_compacted(len(head + tail), fitted.messages)
         state = AgentState(query, fitted.messages, head + tail, usage + fitted.usage, taint=self.services.taint)
@@ -188,7 +188,14 @@ class Run:
         tokens = None
         if state.measured:
             tokens = state.measured + estimate_messages(state.window[state.measured_count :])
-        fitted = await self.agent.guard.fit(state.window, self.llm, tokens=tokens, overhead=state.overhead, share=share)
+        fitted = await self.agent.guard.fit(
+            state.window,
+            self.llm,
+            tokens=tokens,
+            overhead=state.overhead,
+            share=share,
+            marker=self.services.marker,
+        )
         if fitted.messages == state.window:
             return state
         if fitted.compacted:

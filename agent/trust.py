@@ -32,6 +32,24 @@ def delimited(text: str, origin: str, marker: str, limit: int) -> str:
     return f"{head}{cut_middle(inner, limit - len(head) - len(end))}{end}"
 
 
+def balanced(text: str, marker: str) -> str:
+    """A text that was cut or retold, with data delimited again: an end whose beginning is gone gets one that reaches as
+    far up as it may, a beginning without an end gets one where the next data begins or the text ends."""
+    if not marker or marker not in text:
+        return text
+    begin, end = f"[data {marker} from text that was cut]\n", f"\n[end of data {marker}]"
+    parts: list[str] = []
+    done, is_open = 0, False
+    for found in re.finditer(rf"\[(end of )?data {re.escape(marker)}(?: from [^\]\n]*)?\]\n?", text):
+        before, ends = text[done : found.start()], bool(found[1])
+        if ends:
+            parts += [before if is_open else begin + before, found[0]]
+        else:
+            parts += [before + end + "\n" if is_open else before, found[0]]
+        done, is_open = found.end(), not ends
+    return "".join([*parts, text[done:], end if is_open else ""])
+
+
 def origin_of(tool: Tool) -> str:
     """Where the tool's text comes from, in words."""
     return tool.origin or tool.name
