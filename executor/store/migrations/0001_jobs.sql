@@ -21,8 +21,12 @@ create table dw_batches (
     idempotency_key text,
     request_hash bytea,
     metadata jsonb not null default '{}',
+    ended_at timestamptz,                      -- set with counts once none of its items is open: from then on they stand
+    counts jsonb,
     unique (tenant, idempotency_key)
 );
+create index dw_batches_by_time on dw_batches (tenant, created_at desc, id desc);
+create index dw_batches_open on dw_batches (expires_at) where ended_at is null;
 
 create table dw_jobs (
     id text primary key,
@@ -53,8 +57,9 @@ create table dw_jobs (
     unique (batch, line)
 );
 create index dw_jobs_by_time on dw_jobs (tenant, created_at desc, id desc) where batch is null;
-create index dw_jobs_of_batch on dw_jobs (batch, status) where batch is not null;
+create index dw_jobs_of_batch on dw_jobs (batch, status) include (ended_at) where batch is not null;
 create index dw_jobs_open on dw_jobs (tenant, status) where ended_at is null;
+create index dw_jobs_ended on dw_jobs (ended_at) include (status) where ended_at is not null;
 create index dw_jobs_metadata on dw_jobs using gin (metadata jsonb_path_ops);
 
 create table dw_events (
@@ -91,7 +96,9 @@ create table dw_webhooks (
     job text primary key references dw_jobs (id) on delete cascade,
     url text not null,
     tries integer not null default 0,
+    next_at timestamptz not null default now(), -- no try before; while one is under way: when it counts as lost
     delivered_at timestamptz,
     given_up_at timestamptz,
     last_error text
 );
+create index dw_webhooks_due on dw_webhooks (next_at) where delivered_at is null and given_up_at is null;
