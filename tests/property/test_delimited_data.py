@@ -63,7 +63,7 @@ async def test_an_agent_gives_its_own_code_to_the_compaction() -> None:
     @tool(read_only=True, network=True)
     def browse(page: int) -> str:
         """Reads a page of the web."""
-        return f"{HOSTILE}\n" * (5 + page)
+        return f"{HOSTILE}\n" * (3 + page % 7)
 
     turns: list[Any] = []
 
@@ -71,7 +71,9 @@ async def test_an_agent_gives_its_own_code_to_the_compaction() -> None:
         if not request.tools:
             return OverloadedError("down")
         turns.append(request)
-        return "done" if len(turns) > 60 else [ToolCall(f"c{len(turns)}", "browse", {"page": len(turns)})]
+        number = len(turns)
+        call = ToolCall(f"c{number}", "browse", {"page": number})
+        return "done" if number > 90 else Message.assistant("well " * (number * 17 % 90), tool_calls=[call])
 
     llm = ScriptedLLM(script, context_size=9_000, max_output_tokens=2_000, clock=FakeClock())
     result = await ReActAgent(llm, [browse], completion_check=False, max_iterations=100).run("q")
