@@ -25,6 +25,7 @@ from registry.tool_context import ToolContext
 from tests.fakes import ProviderFake, View, brain
 from tests.fakes.brain import ANSWER, DIAMOND
 from tests.support.command import command, openai
+from tests.support.http_script import serving
 from tests.support.spans import Spans, attributes, recorded
 
 KEY = "zq-Very-Secret-Key-1"
@@ -193,18 +194,12 @@ async def collector() -> AsyncIterator[tuple[str, list[Any]]]:
     got: list[Any] = []
 
     async def take(http: web.Request) -> web.Response:
+        assert http.path == "/v1/traces"
         got.extend(ExportTraceServiceRequest.FromString(await http.read()).resource_spans)
         return web.Response()
 
-    app = web.Application()
-    app.router.add_post("/v1/traces", take)
-    runner = web.AppRunner(app, shutdown_timeout=0.2)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", got
-    finally:
-        await runner.cleanup()
+    async with serving(take) as port:
+        yield f"http://127.0.0.1:{port}", got
 
 
 @pytest.mark.parametrize("setting", ["", "true"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -18,6 +17,7 @@ from registry.llm_types import ChatRequest
 from registry.messages import LLMResult, Message, Usage
 from registry.retry import RetryPolicy
 from registry.testing import ScriptedLLM
+from tests.support.rate_limit import Window
 from tests.support.virtual_time import VirtualClock, run_virtually
 
 PATIENT = RetryPolicy(tries=1_000, total=1e9)
@@ -69,18 +69,13 @@ class Windowed(Server):
     seconds: float = 3.0
     sliding: bool = False
     told: bool = True
-    taken: deque[float] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self.window = Window(self.limit, self.seconds, self.sliding)
 
     def admit(self, now: float) -> None:
-        taken = self.taken
-        if self.sliding:
-            while taken and taken[0] + self.seconds <= now:
-                taken.popleft()
-        elif taken and taken[0] + self.seconds <= now:
-            taken.clear()
-        if len(taken) >= self.limit:
-            raise RateLimitError("slow down", retry_after=taken[0] + self.seconds - now if self.told else None)
-        taken.append(now)
+        if (left := self.window.refused(now)) is not None:
+            raise RateLimitError("slow down", retry_after=left if self.told else None)
 
 
 def most_in(times: list[float], seconds: float) -> int:

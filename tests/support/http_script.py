@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 from aiohttp import web
+
+
+@asynccontextmanager
+async def serving(handle: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[int]:
+    """A server on loopback where one function answers all requests; yields its port."""
+    app = web.Application(client_max_size=64 * 2**20)
+    app.router.add_route("*", "/{path:.*}", handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
 
 
 @dataclass
@@ -41,19 +56,14 @@ class HttpScript:
         self.url = ""
 
     async def __aenter__(self) -> HttpScript:
-        app = web.Application(client_max_size=64 * 2**20)
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0, backlog=1024)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        self._serving = serving(self._handle)
+        self.url = f"http://127.0.0.1:{await self._serving.__aenter__()}"
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._runner.cleanup()
+        await self._serving.__aexit__(None, None, None)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         body = json.loads(await request.read())

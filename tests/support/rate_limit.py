@@ -23,6 +23,29 @@ REQUESTS = STEPS * (LOOKS + 1)
 
 
 @dataclass
+class Window:
+    """Takes `limit` calls in `seconds`: in windows that a call opens, or in any stretch of time (`sliding`)."""
+
+    limit: int
+    seconds: float
+    sliding: bool
+    _taken: deque[float] = field(default_factory=deque)
+
+    def refused(self, now: float) -> float | None:
+        """Takes a call, or says in how many seconds one is taken again."""
+        taken = self._taken
+        if self.sliding:
+            while taken and taken[0] + self.seconds <= now:
+                taken.popleft()
+        elif taken and taken[0] + self.seconds <= now:
+            taken.clear()
+        if len(taken) >= self.limit:
+            return taken[0] + self.seconds - now
+        taken.append(now)
+        return None
+
+
+@dataclass
 class Windows:
     """Takes `limit` requests in `seconds`: in windows that a request opens, or in any stretch of time (`sliding`).
 
@@ -36,23 +59,17 @@ class Windows:
     latency: float = 0.05
     accepted: list[float] = field(default_factory=list)
     refused: list[float] = field(default_factory=list)
-    _taken: deque[float] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self._window = Window(self.limit, self.seconds, self.sliding)
 
     def answer(self, body: Any) -> Answer:
         """What a request gets."""
         now = time.monotonic()
-        taken = self._taken
-        if self.sliding:
-            while taken and taken[0] + self.seconds <= now:
-                taken.popleft()
-        elif taken and taken[0] + self.seconds <= now:
-            taken.clear()
-        if len(taken) >= self.limit:
+        if (left := self._window.refused(now)) is not None:
             self.refused.append(now)
-            left = taken[0] + self.seconds - now
             said = {"exactly": f"{left:.6f}", "in whole seconds": str(math.ceil(left)), "not": ""}[self.told]
             return Answer({"error": {"message": "slow"}}, 429, {"retry-after": said} if said else {})
-        taken.append(now)
         self.accepted.append(now)
         looked = sum(message["role"] == "tool" for message in body["messages"])
         if looked >= LOOKS:

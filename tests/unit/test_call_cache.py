@@ -17,46 +17,37 @@ from registry.testing import ScriptedLLM
 from registry.tool_run import ToolOutcome
 
 
+class Counted:
+    """A call that takes `seconds` and comes to the same each time; `runs` counts how often it was made."""
+
+    def __init__(self, outcome: ToolOutcome, seconds: float) -> None:
+        self.outcome, self.seconds, self.runs = outcome, seconds, 0
+
+    async def __call__(self) -> ToolOutcome:
+        self.runs += 1
+        await asyncio.sleep(self.seconds)
+        return self.outcome
+
+
 async def test_one_flight_for_all_who_ask_at_once_and_later() -> None:
-    cache, runs = CallCache(), 0
-
-    async def call() -> ToolOutcome:
-        nonlocal runs
-        runs += 1
-        await asyncio.sleep(0.01)
-        return ToolOutcome("7", False)
-
+    cache, call = CallCache(), Counted(ToolOutcome("7", False), 0.01)
     answers = await asyncio.gather(*(cache.answer("k", call) for _ in range(10)))
     answers.append(await cache.answer("k", call))
-    assert runs == 1
+    assert call.runs == 1
     assert [outcome.text for outcome, _ in answers] == ["7"] * 11
     assert [known for _, known in answers].count(False) == 1
 
 
 async def test_an_error_answers_those_who_wait_and_is_not_kept() -> None:
-    cache, runs = CallCache(), 0
-
-    async def call() -> ToolOutcome:
-        nonlocal runs
-        runs += 1
-        await asyncio.sleep(0.01)
-        return ToolOutcome("down", True)
-
+    cache, call = CallCache(), Counted(ToolOutcome("down", True), 0.01)
     await asyncio.gather(*(cache.answer("k", call) for _ in range(5)))
-    assert runs == 1
+    assert call.runs == 1
     await cache.answer("k", call)
-    assert runs == 2
+    assert call.runs == 2
 
 
 async def test_when_the_one_who_runs_is_cancelled_the_next_takes_over() -> None:
-    cache, started = CallCache(), 0
-
-    async def call() -> ToolOutcome:
-        nonlocal started
-        started += 1
-        await asyncio.sleep(0.02)
-        return ToolOutcome("7", False)
-
+    cache, call = CallCache(), Counted(ToolOutcome("7", False), 0.02)
     first = asyncio.create_task(cache.answer("k", call))
     await asyncio.sleep(0.005)
     others = [asyncio.create_task(cache.answer("k", call)) for _ in range(3)]
@@ -65,7 +56,7 @@ async def test_when_the_one_who_runs_is_cancelled_the_next_takes_over() -> None:
     with pytest.raises(asyncio.CancelledError):
         await first
     assert [outcome.text for outcome, _ in await asyncio.gather(*others)] == ["7"] * 3
-    assert started == 2
+    assert call.runs == 2
 
 
 @pytest.mark.parametrize(("pure", "expected"), [(True, 1), (False, 4)])

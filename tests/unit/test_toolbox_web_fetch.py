@@ -14,6 +14,7 @@ from registry.tool_run import run_tool
 from registry.toolbox import web_fetch
 from registry.toolbox.addresses import refusal
 from registry.toolbox.web_fetch import Site, web_fetch_tool
+from tests.support.http_script import serving
 
 PAGE = """<!doctype html><html><head><title>Mountains &amp; lakes</title></head><body>
 <nav><a href="/">Home</a> <a href="/about">About</a></nav>
@@ -59,16 +60,8 @@ async def site(**routes):
         route = routes[request.path.strip("/") or "index"]
         return await route(request) if callable(route) else web.Response(**route)
 
-    app = web.Application()
-    app.router.add_get("/{tail:.*}", handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    server = web.TCPSite(runner, "127.0.0.1", 0)
-    await server.start()
-    try:
-        yield runner.addresses[0][1], hits
-    finally:
-        await runner.cleanup()
+    async with serving(handle) as port:
+        yield port, hits
 
 
 async def fetch(url: str, allow=(), resolver=None):

@@ -11,6 +11,7 @@ from registry.text import cut_end
 from registry.tool_run import run_tool
 from registry.toolbox import default_tools, search_provider, web_search, web_search_tool
 from registry.toolbox.web_search import DuckDuckGo, Hit, SearXNG, Tavily, listed
+from tests.support.http_script import serving
 
 KEY = "tvly-0123456789abcdef"
 RESULTS = [
@@ -36,15 +37,8 @@ async def served(**answer):
         await asyncio.sleep(delay)
         return web.json_response(answer["json"]) if "json" in answer else web.Response(**answer)
 
-    app = web.Application()
-    app.router.add_route("*", "/{tail:.*}", handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", asked
-    finally:
-        await runner.cleanup()
+    async with serving(handle) as port:
+        yield f"http://127.0.0.1:{port}", asked
 
 
 async def search(provider, query="etna volcano", **arguments):
