@@ -201,6 +201,8 @@ class ToolRunner:
             **({"usage": spent.to_json()} if spent is not None else {}),
         )
         self._tell_done(tool.name, iteration, text, is_error, elapsed, artifact)
+        if not (tool.read_only or known):
+            await self.services.barrier()  # what was done must be known before anything is made of it
         record = ToolCallRecord(call.id, tool.name, arguments, text, is_error, elapsed, iteration)
         own = artifact is not None and tool.trusted and text == artifact.line  # a stranger names its files, too
         told = text if own or text == NO_OUTPUT else delimited(text, origin_of(tool), self.marker, limit)
@@ -215,6 +217,8 @@ class ToolRunner:
         context = ToolContext(tool.name, effect, who.job_id, who.step_id, lambda role: meter.metered(self.llm(role)))
 
         async def ran() -> ToolOutcome:
+            if not tool.read_only:
+                await self.services.barrier()  # that it began must be known, whatever becomes of this process
             with calling(role="tool", call_id=effect):
                 outcome = await run_tool(tool, arguments, context=context)
             return outcome if outcome.artifact is None else await self._kept(outcome.artifact)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from registry.llm import LLM
 
 
+async def at_once() -> None:
+    """Nothing has to be stored."""
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """All optional: an agent of its own has a stand-in for each.
@@ -21,7 +25,8 @@ class Services:
     `llm`: the model of a role, for tools that call models (else the agent's). `waits`: who decides on calls that need
     it. `cache`: answers of pure tools, shared by the job. `artifacts`: where tools' artifacts are kept. `marker`: the
     random code that delimits tools' text in this job (else one of the run's own). `taint`: where the text that the
-    agent is given came from, as far as that is not to be trusted.
+    agent is given came from, as far as that is not to be trusted. `barrier` returns when all that was told so far is
+    kept for good: around each call that may change something.
     """
 
     llm: Callable[[str | None], LLM] | None = None
@@ -30,3 +35,4 @@ class Services:
     artifacts: ArtifactStore | None = None
     marker: str = ""
     taint: tuple[str, ...] = ()
+    barrier: Callable[[], Awaitable[None]] = at_once

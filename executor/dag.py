@@ -114,13 +114,13 @@ class DAGExecutor:
         if self._execution is not None:
             raise UsageError("this executor runs a plan already: one at a time")
         self._execution, self._used = _Execution(self, plan, kept), True
+        self.results = self._execution.results
         if self._stop is not None:
             self._execution.tell(self._stop)
         try:
             with calling(round=plan.round):
                 return await self._execution.run()
         finally:
-            self.results = self._execution.results
             self._execution = self._stop = None
 
     def stop(self, reason: str = "stopped") -> None:

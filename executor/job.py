@@ -22,7 +22,7 @@ from .budget_end import trace_of
 from .job_account import tell_ended, tell_started
 from .job_state import Ending, JobState
 from .job_types import Job, JobStatus
-from .plan_rounds import run_rounds
+from .plan_rounds import run_plan_only, run_rounds
 from .single_agent import run_single_agent
 
 CHANGED = "Skipped — user changed requirements"
@@ -64,8 +64,9 @@ class JobRunner:
         state = self.state
         if state.ended is not None:
             return state.ended.status
-        going = () if state.executor is None else state.executor.results.values()
-        if state.waits.pending and not any(step.status == "running" for step in going):
+        steps = {} if state.executor is None else state.executor.results
+        waiting = {call.step_id for call in state.waits.pending}
+        if waiting and not any(step.status == "running" for name, step in steps.items() if name not in waiting):
             return "needs_decision"
         return "running"
 
@@ -112,6 +113,8 @@ class JobRunner:
             return await self._out_of_budget(str(error))
 
     async def _worked(self) -> Ending:
+        if self.state.request.plan_only:
+            return await run_plan_only(self.state)
         if self.state.mode == "auto":
             await self._route()
         if self.state.mode == "react":
@@ -137,8 +140,9 @@ class JobRunner:
         plain = state.with_what_there_is("budget_exceeded", "budget_exceeded", cause)
         work = ""
         if state.mode == "react":
-            work = trace_of(state.log.events, state.services.marker)
-            if found := trace_of(state.log.events):
+            events = await state.log.history()
+            work = trace_of(events, state.services.marker)
+            if found := trace_of(events):
                 plain = replace(plain, answer=f"{plain.answer}\n\n{found}")
         elif any(step.output.strip() for step in state.steps.values()):
             work = state.work(state.models.for_role("smart"))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from registry import telemetry
-from registry.fallback import Fallback
 from registry.redaction import redact
 
 from .job_state import Ending, JobState
 from .job_types import Job
+from .log.front import Ending as LogEnding
 
 NOT_WRITTEN = "the budget did not allow to write up the answer: it is what the work came to"
 
@@ -58,17 +58,19 @@ def tell_ended(job: JobState, ending: Ending, span: telemetry.AnySpan) -> Job:
         ending.error_code,
         job.rounds,
         job.iterations,
-        job.started_at,
+        job.started_at if job.request.created_at is None else job.request.created_at,
         job.started_at,
         job.clock.time(),
         dict(job.ledger.by_role),
         dict(job.ledger.by_model),
         job.request.metadata,
+        parent=job.request.parent,
         artifacts=job.artifacts.names(),
-        fallbacks=tuple(Fallback.from_json(one.payload) for one in job.log.events if one.channel == "fallback"),
+        fallbacks=tuple(job.fallbacks),
     )
     telemetry.workflow_ended(span, ended)
-    usage = ended.to_json()["usage"]
+    shown = ended.to_json()
+    usage = shown["usage"]
     job.log.append(
         "done",
         {
@@ -82,5 +84,5 @@ def tell_ended(job: JobState, ending: Ending, span: telemetry.AnySpan) -> Job:
             "error_code": ending.error_code,
         },
     )
-    job.log.close()
+    job.log.ends(LogEnding(ended.status, shown, ended.cost))
     return ended

@@ -41,7 +41,9 @@ class JobHandle:
     @property
     def log(self) -> MemoryLog:
         """The job's history, internal channels included."""
-        return self._runner.state.log
+        log = self._runner.state.log
+        assert isinstance(log, MemoryLog)
+        return log
 
     def send(self, text: str) -> None:
         """A follow-up message."""
@@ -82,7 +84,7 @@ class JobHandle:
 
     def events(self, after: int = 0) -> AsyncIterator[Event]:
         """The public events with a `seq` above `after`, to the end of the job."""
-        return self._runner.state.log.read(after)
+        return self.log.read(after)
 
     async def result(self) -> Job:
         """The ended job. Cancelling the wait cancels the job too, and waits until it has ended."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,7 @@ from .job_options import JobOptions
 from .job_time import JobTime
 from .job_types import Job, JobRequest, JobStatus
 from .ledger import Ledger
-from .log.memory import MemoryLog
+from .log.front import JobLog
 from .results import StepResult
 from .waits import Approve, JobWaits
 from .write_up import Writer
@@ -60,7 +60,7 @@ class JobState:
         models: ModelRegistry,
         tools: ToolRegistry,
         *,
-        log: MemoryLog,
+        log: JobLog,
         hooks: HookRegistry | None = None,
         options: JobOptions | None = None,
         approve: Approve | None = None,
@@ -74,13 +74,15 @@ class JobState:
             models.fallbacks(name)  # one that is not registered is a mistake now, not in the middle of an outage
         budget = request.budget
         self.time = JobTime(None if budget is None else budget.seconds, clock)
-        self.ledger = Ledger(log.append, budget, models, self.time)
+        self.ledger = Ledger(log.append, budget, models, self.time, log.barrier)
         self.models = models.scoped(self.ledger)
         self.writer = Writer(self.models, self.ledger, self.time, self.emit)
         self.inbox = InterruptQueue()
         self.waits = JobWaits(self._tell_approval, self._parked, approve=approve, open_to_decisions=open_to_decisions)
         self.artifacts = artifacts or MemoryArtifacts()
-        self.services = Services(self.models.resolve, self.waits, CallCache(), self.artifacts, new_marker())
+        self.services = Services(
+            self.models.resolve, self.waits, CallCache(), self.artifacts, new_marker(), barrier=log.barrier
+        )
         self.mode: str = request.mode if request.plan is None else "dag"
         self.goal = request.goal
         self.plan = request.plan
@@ -88,6 +90,7 @@ class JobState:
         self.rounds, self.iterations = 0, 0
         self.stopping = False
         self.domain: str | None = None
+        self.fallbacks: list[Fallback] = []
         self.executor: DAGExecutor | None = None
         self.agent: ReActAgent | None = None
         self.ended: Job | None = None
@@ -133,10 +136,13 @@ class JobState:
         """Logs an event of an agent or of a plan; a step's status tells the job's time, too."""
         if event.channel == "step_progress" and event.step_id is not None:
             self.time.step(event.step_id, event.payload["status"])
+        elif event.channel == "fallback":
+            self.fallbacks.append(Fallback.from_json(event.payload))
         self.log.append(event.channel, event.payload, event.step_id)
 
     def fell_back(self, change: Fallback) -> None:
         """Logs that another model took over."""
+        self.fallbacks.append(change)
         self.log.append("fallback", change.to_json())
 
     def _tell_approval(self, payload: Mapping[str, Any], step_id: str | None) -> None:
@@ -147,3 +153,26 @@ class JobState:
         if self.executor is None or step_id is None:
             return self.time.parked()
         return self.executor.parked(step_id)
+
+
+class Recorder:
+    """The job's log as a plan's run writes to it: what happened is stored before the commands that it justifies are
+    carried out, and what was stored is not told again."""
+
+    def __init__(self, job: JobState) -> None:
+        self._job = job
+        self._told: set[int] = set()
+
+    async def append(self, events: Sequence[Event]) -> None:
+        """Writes events, and returns when they are stored."""
+        for event in events:
+            self._told.add(event.seq)
+            self._job.pass_on(event)
+        await self._job.log.barrier()
+
+    def observe(self, event: Event) -> None:
+        """Writes an event that `append` was not given."""
+        if event.seq in self._told:
+            self._told.discard(event.seq)
+        else:
+            self._job.pass_on(event)

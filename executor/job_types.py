@@ -26,7 +26,8 @@ AnswerMode = Literal["synthesis", "direct"]
 @dataclass(frozen=True, slots=True)
 class JobRequest:
     """What a job is asked to do. `plan` is executed as it is; without one the planner makes it (mode dag), or one
-    agent does the whole (mode react), or a router decides (mode auto)."""
+    agent does the whole (mode react), or a router decides (mode auto). `plan_only`: the plan is made and nothing run.
+    `created_at` is when it was asked for, where that was before it started; `parent` the job it was made from."""
 
     goal: str
     plan: Plan | None = None
@@ -35,6 +36,9 @@ class JobRequest:
     answer_mode: AnswerMode = "synthesis"
     metadata: Mapping[str, Any] = field(default_factory=dict)
     budget: Budget | None = None
+    plan_only: bool = False
+    created_at: float | None = None
+    parent: str | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):

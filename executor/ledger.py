@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from agent.services import at_once
 from registry.budget import Budget
 from registry.context import caller
+from registry.errors import UsageError
 from registry.llm import LLM
 from registry.llm_types import CallRecord, Prepared
 from registry.messages import Usage
@@ -21,7 +23,8 @@ class Ledger:
 
     `append(channel, payload, step_id)` is the job's log. With a budget in money or tokens, what a call may cost at most
     is reserved before it and settled after it; `models` are those of the job, `time` is its clock. Refusals, lowered
-    limits and the account at the end become `budget` events. Raises BudgetUnpricedError for a budget in money where a
+    limits and the account at the end become `budget` events. `barrier` returns when the log is kept for good: no reply
+    is used before, so that none is ever paid for twice. Raises BudgetUnpricedError for a budget in money where a
     model, a fallback too, has no price.
     """
 
@@ -31,10 +34,11 @@ class Ledger:
         budget: Budget | None = None,
         models: ModelRegistry | None = None,
         time: JobTime | None = None,
+        barrier: Callable[[], Awaitable[None]] = at_once,
     ) -> None:
-        self._append = append
+        self._append, self._barrier = append, barrier
         self.budget, self._time = budget, time
-        self.cut_by_budget = False
+        self.cut_by_budget = self._closed = False
         self.reservations: Reservations | None = None
         if budget is not None and budget.counts:
             price = models.for_role("smart").price if models is not None else None
@@ -49,7 +53,10 @@ class Ledger:
 
     async def reserve(self, llm: LLM, prepared: Prepared) -> Prepared:
         """Sets aside what the call may cost; waits for calls under way where it would not fit beside them. Raises
-        BudgetExceededError."""
+        BudgetExceededError, and UsageError when the job has ended: nobody would account for what a tool that was left
+        behind spends."""
+        if self._closed:
+            raise UsageError("the job has ended: its models take no more calls")
         return prepared if self.reservations is None else await self.reservations.reserve(llm, prepared)
 
     def released(self, prepared: Prepared) -> None:
@@ -60,6 +67,8 @@ class Ledger:
     async def record(self, record: CallRecord) -> None:
         """Adds one try: a call that failed before it could cost anything counts as no call."""
         self._add(record)
+        if record.result is not None:
+            await self._barrier()
 
     def abandoned(self, record: CallRecord) -> None:
         """Adds a try that was cancelled on its way: its cost is unknown."""
@@ -82,6 +91,7 @@ class Ledger:
 
     def close(self) -> None:
         """Writes the account down where there is a budget: the job is at its end."""
+        self._closed = True
         if self.budget is not None:
             self._tell("end")
 

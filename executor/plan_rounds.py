@@ -15,7 +15,7 @@ from registry.errors import BudgetExceededError, DagwrightError, LLMError, Usage
 
 from .answer import joined, plain_statement
 from .dag import DAGExecutor
-from .job_state import Ending, JobState
+from .job_state import Ending, JobState, Recorder
 from .job_types import JobStatus
 from .results import PlanResult
 from .rounds import after_round
@@ -66,6 +66,15 @@ async def run_rounds(job: JobState) -> Ending:
             trouble = await _change_plan(job, planner, verdict, heard=True)
         if trouble is not None:
             return job.with_what_there_is("partial", trouble.code, f"no new plan could be made: {trouble}")
+
+
+async def run_plan_only(job: JobState) -> Ending:
+    """Makes the plan and runs nothing. Raises what keeps a plan from being made."""
+    if job.plan is None:
+        await _make_plan(job, job.options.planner(job.models, job.tools, job.clock, job.fell_back))
+    assert job.plan is not None
+    lines = (f"{number}. {step.task}" for number, step in enumerate(job.plan.steps, 1))
+    return Ending("completed", "\n".join(["The plan:", *lines]))
 
 
 def _over(job: JobState, result: PlanResult) -> Ending | None:
@@ -132,11 +141,13 @@ async def _execute(job: JobState) -> PlanResult:
     kept = {name: job.steps[name] for name in job.plan.kept if name in job.steps}
     agent = {**job.options.run.agent, "system_prompt": job.rules()}
     cited = job.options.run.citation_verification or job.domain is not None
+    recorder = Recorder(job)
     executor = DAGExecutor(
         job.models,
         job.tools,
         hooks=job.hooks,
-        on_event=job.pass_on,
+        on_event=recorder.observe,
+        recorder=recorder,
         options=replace(job.options.run, agent=agent, citation_verification=cited),
         services=job.services,
         clock=job.clock,

@@ -174,6 +174,19 @@ class ModelRegistry:
             told.setdefault(name, f"the model for {roles}" if roles else "the model of this name")
         return told
 
+    def subset(self, names: Iterable[str]) -> ModelRegistry:
+        """A registry of these models alone, in this order; fallbacks that are not among them are left out. Raises
+        UnknownModelError."""
+        wanted = dict.fromkeys(_names(names))
+        twin = ModelRegistry()
+        twin._models = {name: self.get(name) for name in wanted}
+        twin._fallbacks = {name: tuple(other for other in self._fallbacks[name] if other in wanted) for name in wanted}
+        for role, having in self._roles.items():
+            if left := [name for name in wanted if name in having]:
+                twin._roles[role] = left
+        twin.origin = {name: self.origin[name] for name in wanted if name in self.origin}
+        return twin
+
     def scoped(self, scope: Scope) -> ModelRegistry:
         """The same models, their calls bound to a job's budget and ledger; clients and lessons are shared."""
         return self.each(lambda llm: llm.scoped(scope))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from agent.events import INTERNAL_CHANNELS
@@ -12,6 +14,15 @@ from registry import metrics
 from registry.clock import Clock
 from registry.messages import Event
 from registry.redaction import StreamRedactor, redact_data
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What the job's row says once the job has ended; `summary` is the job in its public shape."""
+
+    status: str
+    summary: Mapping[str, Any]
+    cost_usd: Decimal | None = None
 
 
 class JobLog(ABC):
@@ -39,6 +50,10 @@ class JobLog(ABC):
     async def barrier(self) -> None:
         """Returns when all that was appended so far is kept for good. Raises OwnershipLostError."""
         self.flush()
+
+    @abstractmethod
+    async def history(self) -> tuple[Event, ...]:
+        """All that was appended so far, internal channels included. Raises OwnershipLostError."""
 
     def _piece_came(self, text: str, step_id: str | None) -> None:  # noqa: B027 - most logs need none
         """A piece of an answer, before it is merged; for those who want it at once."""
@@ -79,6 +94,10 @@ class JobLog(ABC):
         self._end_answers()
         self.flush()
         self.closed = True
+
+    def ends(self, ending: Ending) -> None:
+        """Nothing comes any more: the job has ended so."""
+        self.close()
 
     def _piece(self, text: str, step_id: str | None) -> None:
         answer = self._answers.get(step_id)

@@ -32,6 +32,13 @@ class MemoryLog(JobLog):
         """The whole history so far, internal channels included."""
         return tuple(self._events)
 
+    async def barrier(self) -> None:
+        """Memory keeps nothing better by waiting."""
+
+    async def history(self) -> tuple[Event, ...]:
+        """The whole history so far."""
+        return self.events
+
     def close(self) -> None:
         """Nothing comes any more; readers end after the last event."""
         super().close()

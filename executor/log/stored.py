@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 from uuid import UUID
 
 import structlog
 
-from executor.store.database import BusyError, Database, database_errors
+from executor.store.database import RETRY, BusyError, Database, database_errors
 from registry.clock import SYSTEM_CLOCK, Clock
 from registry.errors import DagwrightError
 from registry.messages import Event
 
-from .front import JobLog, is_public
+from .front import Ending, JobLog, is_public
 
 LATEST = 1.0
 """Seconds after which events are written although no barrier asked for it: readers on other hosts want to see them."""
 BATCH = 500
 """Events of one statement at most."""
-RETRY = (0.05, 2.0)
-"""Seconds before a statement is tried again that the database did not take: the first wait and the longest."""
 
 log = structlog.get_logger(__name__)
 
@@ -41,15 +38,6 @@ class LivePieces(Protocol):
 
 def _nowhere(job_id: str, part: int, offset: int, text: str) -> None:
     """Nobody on this machine reads."""
-
-
-@dataclass(slots=True)
-class Ending:
-    """What stands in the job's row when it has ended."""
-
-    status: str
-    summary: dict[str, Any]
-    cost_usd: Any = None
 
 
 class StoredLog(JobLog):
@@ -100,11 +88,22 @@ class StoredLog(JobLog):
         if self._failed is not None:
             raise OwnershipLostError(str(self._failed)) from self._failed
 
-    async def end(self, ending: Ending) -> None:
-        """Stores the rest, with the job's end in the same statement. Nothing can be appended after it."""
+    def ends(self, ending: Ending) -> None:
+        """The rest is stored with the job's end in the same statement, where this is called right after the last event,
+        before anything waits. The next barrier waits for it."""
         self.close()
         self._ending = ending
+        self._wanted.set()
+
+    async def end(self, ending: Ending) -> None:
+        """As `ends`, and waits until it is stored. Raises OwnershipLostError."""
+        self.ends(ending)
         await self.barrier()
+
+    async def history(self) -> tuple[Event, ...]:
+        """The whole history so far, out of the database. Raises OwnershipLostError."""
+        await self.barrier()
+        return tuple([event async for event in stored_events(self._database, self.job_id)])
 
     async def serve(self) -> None:
         """Writes until the end is stored. Raises OwnershipLostError when another one owns the job."""
@@ -180,7 +179,7 @@ class StoredLog(JobLog):
             self._owner,
             self._stored,
             self._status() if ending is None else ending.status,
-            None if ending is None else ending.summary,
+            None if ending is None else dict(ending.summary),
             [event.channel for event in events],
             [event.ts for event in events],
             [event.step_id for event in events],
@@ -211,3 +210,14 @@ class StoredLog(JobLog):
     def _answer_void(self, step_id: str | None) -> None:
         if step_id is None and self._said:
             self._part, self._said, self._merged = self._part + 1, 0, 0
+
+
+async def stored_events(database: Database, job_id: str, after: int = 0) -> AsyncIterator[Event]:
+    """A job's events after a `seq`, internal channels included, page by page; the database is asked until it answers."""
+    while True:
+        rows = await database.patiently("log.read_events", job_id, after, True, BATCH)
+        for row in rows:
+            yield Event(job_id, row["seq"], row["ts"], row["channel"], row["step_id"], row["payload"])
+        if len(rows) < BATCH:
+            return
+        after = rows[-1]["seq"]

@@ -25,6 +25,8 @@ POOL_SIZE = 5
 """Connections of a process: none is held during a model call, so a few serve hundreds of jobs."""
 WAIT = 5.0
 """Seconds a statement waits for a connection; then the process is overloaded."""
+RETRY = (0.05, 2.0)
+"""Seconds before a statement is tried again that the database did not take: the first wait and the longest."""
 RECONNECT = (0.1, 5.0)
 """Seconds before a lost listening connection is made anew: the first wait and the longest."""
 
@@ -113,6 +115,23 @@ class Database:
         """The first row of a statement, or None."""
         async with self.connection() as connection:
             return await connection.fetchrow(statement(name), *args)
+
+    async def patiently(self, name: str, *args: Any) -> list[asyncpg.Record]:
+        """The rows of a statement that does no harm when it is repeated: tried until the database answers. Raises
+        what the database has against the statement itself."""
+        import asyncpg
+
+        wait = RETRY[0]
+        errors: tuple[type[Exception], ...] = (BusyError, *database_errors())
+        while True:
+            try:
+                return await self.rows(name, *args)
+            except errors as error:
+                if isinstance(error, asyncpg.DataError | asyncpg.SyntaxOrAccessError):
+                    raise
+                log.warning("statement_failed", statement=name, error=str(error) or type(error).__name__)
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, RETRY[1])
 
     @asynccontextmanager
     async def listening(
