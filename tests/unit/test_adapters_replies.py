@@ -67,9 +67,9 @@ THINKING = [
 ]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_thinking_blocks_go_back_unchanged_to_their_model_only(stream: bool) -> None:
-    events = [
+def thinking_events() -> list[Any]:
+    """`THINKING` as the events of a stream."""
+    events: list[Any] = [
         {
             "type": "message_start",
             "message": {
@@ -94,7 +94,7 @@ async def test_thinking_blocks_go_back_unchanged_to_their_model_only(stream: boo
                 "index": index,
                 "content_block": start.get(block["type"], {**block, "input": {}}),
             }
-        )  # type: ignore[call-overload, dict-item]
+        )
         deltas: list[dict[str, str]] = {
             "thinking": [
                 {"type": "thinking_delta", "thinking": "h"},
@@ -107,20 +107,18 @@ async def test_thinking_blocks_go_back_unchanged_to_their_model_only(stream: boo
                 {"type": "input_json_delta", "partial_json": '"x"}'},
             ],
         }[str(block["type"])]
-        events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]  # type: ignore[dict-item]
-        events.append({"type": "content_block_stop", "index": index})  # type: ignore[dict-item]
-    events.append({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}})  # type: ignore[dict-item]
+        events += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
+        events.append({"type": "content_block_stop", "index": index})
+    events.append({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}})
     events.append({"type": "message_stop"})
-    answer = (
-        Answer(chunks=claude_events(*events))
-        if stream
-        else Answer(
-            claude_reply(
-                *THINKING, stop="tool_use", output_tokens=9, cache_read_input_tokens=7, cache_creation_input_tokens=3
-            )
-        )
-    )
-    async with HttpScript([answer]) as server:
+    return events
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_thinking_blocks_go_back_unchanged_to_their_model_only(stream: bool) -> None:
+    whole = {"output_tokens": 9, "cache_read_input_tokens": 7, "cache_creation_input_tokens": 3}
+    at_once = Answer(claude_reply(*THINKING, stop="tool_use", **whole))
+    async with HttpScript([Answer(chunks=claude_events(*thinking_events())) if stream else at_once]) as server:
         llm = AnthropicLLM("m", base_url=server.url)
         if stream:
             pieces = [piece async for piece in llm.stream_chat([Message.user("q")], tools=TOOLS)]
