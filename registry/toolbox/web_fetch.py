@@ -1,30 +1,23 @@
-"""Fetching a page for a model: public addresses only, capped, as readable Markdown.
-
-The address is checked where the socket is made, so that it is the one connected to: whatever the URL's spelling, the
-name server's answer or a redirect say. A fresh connector for each hop keeps no look-ups and no connections.
-"""
+"""Fetching a page for a model: public addresses only (see `outside`), capped, as readable Markdown."""
 
 from __future__ import annotations
 
 import asyncio
 import html
 import re
-import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urljoin, urlsplit
+from typing import TYPE_CHECKING
+from urllib.parse import urljoin
 
-from registry.errors import DagwrightError, UsageError
 from registry.text import cut_end
 from registry.threads import shared_pool
-from registry.toolbox.addresses import blocked_networks, refusal
+from registry.toolbox.outside import FetchError, Outside, reason, shown
 from registry.tools import Tool, tool
 
 if TYPE_CHECKING:
     import aiohttp
     from aiohttp.abc import AbstractResolver
-    from yarl import URL
 
 MAX_BYTES = 2_000_000
 """Bytes of a page that are read, after decompression."""
@@ -33,7 +26,6 @@ TIME_LIMIT = 20.0
 """Seconds for a fetch with all its redirects."""
 
 MAX_REDIRECTS = 5
-MAX_URL_CHARS = 4_000
 ERROR_CHARS = 300
 """Characters of an error page that are shown."""
 
@@ -47,16 +39,6 @@ _TEXTS = re.compile(
 _TITLE = re.compile(r"<title[^>]*>(.{1,1000}?)</title", re.IGNORECASE | re.DOTALL)
 
 
-class FetchError(DagwrightError, ValueError):
-    """The page can't be fetched."""
-
-    code = "fetch"
-
-
-class _RefusedAddressError(OSError):
-    """The address must not be connected to."""
-
-
 @dataclass(frozen=True, slots=True)
 class Page:
     """What a URL led to: the final URL, the bare media type, the charset the server names, the first bytes."""
@@ -68,41 +50,20 @@ class Page:
     cut: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """The host and port of a URL, as the allow-list has them."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> Site:
-        """Reads `host:port`, `[::1]:port` for IPv6. Raises UsageError."""
-        try:
-            parts = urlsplit(f"//{text}")
-            host, port = (parts.hostname or "").rstrip(".").lower(), parts.port
-        except ValueError:
-            host, port = "", None
-        if not host or port is None or parts.path:
-            raise UsageError(f"the allow-list takes host:port, not {text!r}")
-        return cls(host, port)
-
-
 class Fetcher:
     """Fetches pages. `allow`: sites whose addresses are not checked. `resolver`: aiohttp's, for tests."""
 
     def __init__(self, allow: Iterable[str] = (), *, resolver: AbstractResolver | None = None) -> None:
-        self._allow = frozenset(Site.parse(text) for text in allow)
-        self._resolver = resolver
+        self._outside = Outside(allow, resolver=resolver)
 
     async def fetch(self, url: str) -> Page:
         """The page behind a URL, redirects followed. Raises FetchError."""
-        await shared_pool().run(blocked_networks)  # the first use imports a good deal
+        await self._outside.prepare()
         try:
             async with asyncio.timeout(TIME_LIMIT):
                 return await self._follow(url.strip())
         except TimeoutError:
-            raise FetchError(f"{_shown(url)} took more than {TIME_LIMIT:g} s") from None
+            raise FetchError(f"{shown(url)} took more than {TIME_LIMIT:g} s") from None
 
     async def _follow(self, url: str) -> Page:
         for _ in range(MAX_REDIRECTS + 1):
@@ -110,25 +71,18 @@ class Fetcher:
             if isinstance(answer, Page):
                 return answer
             url = answer
-        raise FetchError(f"{_shown(url)}: more than {MAX_REDIRECTS} redirects")
+        raise FetchError(f"{shown(url)}: more than {MAX_REDIRECTS} redirects")
 
     async def _hop(self, url: str) -> Page | str:
         """One request: the page, or the URL that it redirects to."""
         import aiohttp
 
-        target = self._target(url)
-        site = Site((target.host or "").rstrip(".").lower(), target.port or 0)
+        target = self._outside.target(url)
         refused: list[str] = []
         headers = {"User-Agent": USER_AGENT, "Accept": "text/html, text/*;q=0.9, application/json;q=0.9, */*;q=0.5"}
         try:
             async with (
-                aiohttp.ClientSession(
-                    connector=self._connector(site, refused),
-                    cookie_jar=aiohttp.DummyCookieJar(),
-                    headers=headers,
-                    trust_env=False,
-                    auto_decompress=True,
-                ) as session,
+                self._outside.session(target, refused, headers) as session,
                 session.get(target, allow_redirects=False) as answer,
             ):
                 return await self._answered(url, answer)
@@ -136,43 +90,8 @@ class Fetcher:
             if isinstance(error, FetchError | TimeoutError):
                 raise
             if refused:
-                raise FetchError(f"{_shown(url)} is refused: {refused[0]}") from None
-            raise FetchError(f"{_shown(url)}: {_reason(error)}") from None
-
-    def _target(self, url: str) -> URL:
-        """The URL as the client reads it: the allow-list must not be asked about another reading."""
-        from yarl import URL
-
-        if len(url) > MAX_URL_CHARS:
-            raise FetchError(f"the URL has {len(url):,} characters, at most {MAX_URL_CHARS:,} are taken")
-        if url.partition(":")[0].lower() not in ("http", "https"):
-            raise FetchError(f"{_shown(url)}: only http:// and https:// are fetched")
-        try:
-            target = URL(url)
-        except ValueError as error:
-            raise FetchError(f"{_shown(url)} is not a valid URL: {error}") from None
-        if not target.host:
-            raise FetchError(f"{_shown(url)} is not a valid URL: it names no host")
-        if target.raw_user is not None or target.raw_password is not None:
-            raise FetchError(f"{target.host}: a URL with a user name or password is not fetched")
-        return target
-
-    def _connector(self, site: Site, refused: list[str]) -> aiohttp.TCPConnector:
-        import aiohttp
-
-        def make_socket(info: tuple[Any, ...]) -> socket.socket:
-            family, kind, protocol, _, address = info
-            if site not in self._allow and (why := refusal(address[0])):
-                refused.append(f"{address[0]} is {why}")
-                raise _RefusedAddressError(f"{address[0]} is {why}")
-            return socket.socket(family, kind, protocol)
-
-        return aiohttp.TCPConnector(
-            resolver=self._resolver or aiohttp.ThreadedResolver(),
-            use_dns_cache=False,
-            force_close=True,
-            socket_factory=make_socket,
-        )
+                raise FetchError(f"{shown(url)} is refused: {refused[0]}") from None
+            raise FetchError(f"{shown(url)}: {reason(error)}") from None
 
     async def _answered(self, url: str, answer: aiohttp.ClientResponse) -> Page | str:
         if answer.status in _REDIRECTS and (target := answer.headers.get("Location")):
@@ -180,10 +99,10 @@ class Fetcher:
         if not 200 <= answer.status < 300:
             text = (await _read(answer, 20_000))[0].decode("utf-8", "replace")
             body = cut_end(" ".join(re.sub(r"<[^>]{0,1000}>", " ", text).split()), ERROR_CHARS)
-            raise FetchError(f"{_shown(url)} answered {answer.status} {answer.reason or ''}".rstrip() + f": {body}")
+            raise FetchError(f"{shown(url)} answered {answer.status} {answer.reason or ''}".rstrip() + f": {body}")
         mime = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if mime and mime not in _PAGES and not _TEXTS.fullmatch(mime):
-            raise FetchError(f"{_shown(url)} is {mime}: only text, HTML, JSON and XML are read")
+            raise FetchError(f"{shown(url)} is {mime}: only text, HTML, JSON and XML are read")
         data, cut = await _read(answer, MAX_BYTES)
         return Page(url, mime, answer.charset, data, cut)
 
@@ -197,21 +116,12 @@ async def _read(answer: aiohttp.ClientResponse, limit: int) -> tuple[bytes, bool
     return bytes(data), False
 
 
-def _reason(error: Exception) -> str:
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _shown(url: str) -> str:
-    return cut_end(" ".join(url.split()), 200)
-
-
 def readable(page: Page) -> str:
     """The page as text for a model: HTML as Markdown without menus and advertisements, other text as it is."""
     text = _decoded(page)
     is_page = page.mime in _PAGES or (not page.mime and re.search(r"<html|<!doctype html", text[:1_000], re.IGNORECASE))
     if not page.mime and "\x00" in text:
-        raise FetchError(f"{_shown(page.url)} is not text")
+        raise FetchError(f"{shown(page.url)} is not text")
     body = _markdown(text, page.url) if is_page else text
     title = _TITLE.search(text[:100_000]) if is_page else None
     lines = [f"URL: {page.url}"]

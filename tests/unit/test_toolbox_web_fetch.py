@@ -13,7 +13,8 @@ from registry.errors import UsageError
 from registry.tool_run import run_tool
 from registry.toolbox import web_fetch
 from registry.toolbox.addresses import refusal
-from registry.toolbox.web_fetch import Site, web_fetch_tool
+from registry.toolbox.outside import Site
+from registry.toolbox.web_fetch import web_fetch_tool
 from tests.support.http_script import serving
 
 PAGE = """<!doctype html><html><head><title>Mountains &amp; lakes</title></head><body>

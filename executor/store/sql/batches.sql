@@ -1,0 +1,160 @@
+-- Batches: one job an item. An item whose line is no good is a failed job that was never queued.
+-- An item that a batch's end cancelled is expired if the batch was not cancelled before.
+
+-- name: create
+-- No row: the idempotency key is taken.
+insert into dw_batches (id, tenant, mode, expires_at, idempotency_key, request_hash, metadata)
+values ($1, $2, $3, now() + make_interval(secs => $4), $5, $6, $7)
+on conflict (tenant, idempotency_key) do nothing
+returning id
+
+-- name: by_idempotency_key
+select id, request_hash from dw_batches where tenant = $1 and idempotency_key = $2
+
+-- name: add_items
+insert into dw_jobs (tenant, kind, batch, id, line, custom_id, goal, mode, request, metadata)
+select $1, $2, $3, id, line, custom_id, goal, mode, request, metadata
+from unnest($4::text[], $5::integer[], $6::text[], $7::text[], $8::text[], $9::jsonb[], $10::jsonb[])
+    as new (id, line, custom_id, goal, mode, request, metadata)
+
+-- name: add_bad_items
+-- $8: the jobs as they ended; $9: their last events.
+with added as (
+    insert into dw_jobs (tenant, kind, batch, mode, status, request, seq, ended_at, id, line, custom_id, goal, summary)
+    select $1, $2, $3, 'auto', 'failed', '{}', 1, now(), id, line, custom_id, goal, summary
+    from unnest($4::text[], $5::integer[], $6::text[], $7::text[], $8::jsonb[])
+        as new (id, line, custom_id, goal, summary)
+    returning id
+)
+insert into dw_events (job, seq, ts, channel, public, payload)
+select id, 1, extract(epoch from now()), 'done', true, payload
+from unnest($4::text[], $9::jsonb[]) as told (id, payload) where id in (select id from added)
+
+-- name: set_total
+update dw_batches set total = $2 where id = $1
+
+-- name: get
+-- The batch with its counts as of now: all of one moment. Once it has ended they are kept in its row.
+select b.*, live.processing, live.succeeded, live.errored, live.canceled, live.expired, live.last_end
+from dw_batches b
+left join lateral (
+    select
+        count(*) filter (where ended_at is null) as processing,
+        count(*) filter (where status = 'completed') as succeeded,
+        count(*) filter (where ended_at is not null and status not in ('completed', 'cancelled')) as errored,
+        count(*) filter (where status = 'cancelled' and not late) as canceled,
+        count(*) filter (where status = 'cancelled' and late) as expired,
+        max(ended_at) as last_end
+    from (
+        select status, ended_at,
+            ended_at >= b.expires_at and coalesce(b.cancelled_at >= b.expires_at, true) as late
+        from dw_jobs where batch = b.id
+    ) items
+) live on b.ended_at is null
+where b.id = $1 and b.tenant = $2
+
+-- name: page
+-- Newest first, those after the batch $2. One more than a page: has_more.
+select id from dw_batches
+where tenant = $1
+  and ($2::text is null or (created_at, id) < (select created_at, id from dw_batches where id = $2 and tenant = $1))
+order by created_at desc, id desc limit $3
+
+-- name: results
+-- The lines after the line $2 of items that have ended, each as the text it goes out as: at most $3, and after the
+-- first one no more than $4 bytes as they are stored.
+select line, text from (
+    select page.line, sum(page.size) over (order by page.line) as size, row_number() over (order by page.line) as place,
+        json_build_object(
+            'custom_id', page.custom_id,
+            'status', page.status,
+            'plan', case when page.kind = 'plan' and page.status = 'succeeded' then page.summary -> 'plan' end,
+            'job', case when page.kind = 'run' then page.summary end,
+            'error', case when page.status <> 'succeeded' then json_build_object(
+                'code', coalesce(page.summary ->> 'error_code', page.status),
+                'detail', coalesce(page.summary ->> 'error', page.summary ->> 'answer', page.status)) end,
+            'usage', page.summary -> 'usage',
+            'line', page.line,
+            'job_id', page.id
+        )::text as text
+    from (
+        select j.line, j.custom_id, j.id, j.kind, j.summary, pg_column_size(j.summary) as size,
+            case
+                when j.status = 'completed' then 'succeeded'
+                when j.status <> 'cancelled' then 'errored'
+                when j.ended_at >= b.expires_at and coalesce(b.cancelled_at >= b.expires_at, true) then 'expired'
+                else 'canceled'
+            end as status
+        from dw_jobs j join dw_batches b on b.id = j.batch
+        where j.batch = $1 and j.line > $2 and j.ended_at is not null
+        order by j.line limit $3
+    ) page
+) lines
+where place = 1 or size <= $4
+order by line
+
+-- name: cancel
+-- No row: there is no such batch.
+update dw_batches set cancelled_at = case when ended_at is null then coalesce(cancelled_at, now()) else cancelled_at end
+where id = $1 and tenant = $2
+returning id, ended_at is null as open
+
+-- name: end_queued
+-- Ends the items that nobody has begun: $2 is the ended job but for what is its own, $3 its last event.
+with ended as (
+    update dw_jobs
+    set status = 'cancelled', cancel = true, seq = 1, ended_at = now(),
+        summary = $2::jsonb || jsonb_build_object(
+            'id', id, 'goal', goal, 'mode', mode, 'metadata', metadata,
+            'created_at', to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
+            'ended_at', to_char(now() at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
+    where batch = $1 and status = 'queued' and owner is null and started_at is null and ended_at is null and seq = 0
+    returning id
+), told as (
+    insert into dw_events (job, seq, ts, channel, public, payload)
+    select id, 1, extract(epoch from now()), 'done', true, $3::jsonb from ended
+), unqueued as (
+    delete from pgqueuer where id in (
+        select q.id from pgqueuer q join ended on q.dedupe_key = ended.id
+        where q.status = 'queued' for update of q skip locked
+    )
+)
+select count(*) as ended, count(pg_notify('dw_events', id)) from ended
+
+-- name: ask_the_rest
+-- Asks the items that have begun to end; their ids, and whether anybody runs them.
+update dw_jobs set cancel = true
+where batch = $1 and ended_at is null and not cancel
+returning id, owner is not null as owned, pg_notify('dw_inbox', id)
+
+-- name: overdue
+-- A batch that is past its time and has items that nobody asked to end.
+select id from dw_batches b
+where ended_at is null and expires_at <= now() and id > $1 and exists (
+    select from dw_jobs where batch = b.id and status in ('queued', 'running', 'needs_decision') and not cancel
+)
+order by id limit 1
+
+-- name: close
+-- Batches none of whose items is open any more get their end and their counts for good.
+update dw_batches b
+set ended_at = coalesce(items.last_end, b.created_at),
+    counts = jsonb_build_object('succeeded', items.succeeded, 'errored', items.errored,
+        'canceled', items.canceled, 'expired', items.expired)
+from dw_batches o, lateral (
+    select
+        count(*) filter (where status = 'completed') as succeeded,
+        count(*) filter (where status not in ('completed', 'cancelled')) as errored,
+        count(*) filter (where status = 'cancelled' and not late) as canceled,
+        count(*) filter (where status = 'cancelled' and late) as expired,
+        max(ended_at) as last_end
+    from (
+        select status, ended_at,
+            ended_at >= o.expires_at and coalesce(o.cancelled_at >= o.expires_at, true) as late
+        from dw_jobs where batch = o.id
+    ) items
+) items
+where b.id = o.id and o.ended_at is null and not exists (
+    select from dw_jobs where batch = o.id and status in ('queued', 'running', 'needs_decision')
+)
+returning b.id
