@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .job_types import Job
     from .options import RunOptions
     from .results import PlanResult, StepResult
+    from .service.app import create_app
 
 __all__ = [
     "DAGExecutor",
@@ -33,15 +34,9 @@ _HOMES = {
     "job_types": ("Job",),
     "options": ("RunOptions",),
     "results": ("PlanResult", "StepResult"),
+    "service.app": ("create_app",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
-
-
-def create_app(*args: Any, **options: Any) -> Any:
-    """The service as an ASGI application. Not built yet: raises NotBuiltError."""
-    from registry.errors import NotBuiltError
-
-    raise NotBuiltError("the service is not built yet: run jobs with run_job or the command")
 
 
 def __getattr__(name: str) -> Any:

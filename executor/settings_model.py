@@ -141,6 +141,12 @@ class Settings(BaseSettings):
     """Where jobs, keys and downloaded files are kept."""
     database_url: SecretStr | None = None
     """The PostgreSQL database of the service."""
+    max_request_bytes: Count = 8 << 20
+    """Bytes of a request's body to the service."""
+    max_batch_bytes: Count = 256 << 20
+    """Bytes of a batch's JSON lines."""
+    max_goal_chars: Count = 200_000
+    """Characters of a goal that the service takes."""
     hooks: tuple[DeclaredHook, ...] = ()
     """What runs around every tool call: `[[hooks]]` tables of the file, read by `executor.hooks_config`."""
     log_level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(_upper)] = "INFO"

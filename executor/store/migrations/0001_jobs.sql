@@ -10,6 +10,12 @@ create table dw_keys (
     limits jsonb not null default '{}'         -- requests_per_minute, running_jobs, usd_per_day
 );
 
+create table dw_sessions (
+    hash bytea primary key,                    -- SHA-256 of what stands in the browser's cookie
+    key text not null references dw_keys (id) on delete cascade,
+    expires_at timestamptz not null
+);
+
 create table dw_batches (
     id text primary key,
     tenant text not null,
@@ -79,9 +85,10 @@ create table dw_inbox (
     kind text not null,                        -- message | cancel | stop | cancel_step | decide
     payload jsonb not null default '{}',
     sent_at timestamptz not null default now(),
-    taken_at timestamptz
+    taken_at timestamptz,
+    taken_by uuid                              -- the owner that took it
 );
-create index dw_inbox_waiting on dw_inbox (job, id) where taken_at is null;
+create index dw_inbox_of_job on dw_inbox (job, id);
 
 create table dw_artifacts (
     job text not null references dw_jobs (id) on delete cascade,

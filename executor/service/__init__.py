@@ -1,0 +1,1 @@
+"""Jobs over HTTP: the application, its routes, and who may ask for what."""

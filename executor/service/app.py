@@ -1,0 +1,117 @@
+"""`create_app`: the service as an ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI
+
+from executor.store.database import Database, DatabaseError
+from executor.store.jobs import JobStore
+from executor.store.keys import KeyStore
+from executor.store.migrate import check
+
+from . import problems
+from .guard import Guard
+from .limits import Requests, Starts
+from .state import Offer
+
+if TYPE_CHECKING:
+    from executor.settings_model import Settings
+
+ROUTES = ("health", "session", "jobs", "plans", "tools", "events", "batches", "chat", "metrics")
+"""The modules of `routes`, in the order in which their routes are tried."""
+
+
+def create_app(
+    settings: Settings | None = None,
+    *,
+    database: Database | None = None,
+    workshop: Any = None,
+    live_socket: str | Path | None = None,
+) -> FastAPI:
+    """The service as an ASGI application.
+
+    `settings` None: they are loaded as the command does. `database` None: the one of `settings.database_url`, opened
+    while the application runs. `workshop`: what a worker has (`models` and `tools`), of which only the names are used;
+    None: both as the settings and models.toml say. `live_socket`: where the workers of this machine send pieces of
+    answers ahead of their storage. The schema is checked at the start; raises DatabaseError there.
+    """
+    if settings is None:
+        from executor.settings import load_settings
+
+        settings = load_settings()
+    app = FastAPI(
+        title="dagwright",
+        summary="Turns a goal into finished work: a plan of steps, each run by an agent on the model that fits it.",
+        version="1",
+        lifespan=_lifespan(settings, database, workshop, live_socket),
+        redirect_slashes=False,
+    )
+    app.state.settings = settings
+    app.state.requests = Requests()
+    problems.handle(app)
+    for name in ROUTES:
+        if find_spec(f"executor.service.routes.{name}") is not None:
+            app.include_router(import_module(f"executor.service.routes.{name}").router, responses=problems.RESPONSES)
+    app.add_middleware(Guard, settings=settings)
+    return app
+
+
+def _lifespan(
+    settings: Settings, given: Database | None, workshop: Any, live_socket: str | Path | None
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            database = given
+            if database is None:
+                database = await stack.enter_async_context(Database.open(_dsn(settings)))
+            await check(database)
+            state = app.state
+            state.database, state.jobs, state.keys = database, JobStore(database), KeyStore(database)
+            state.starts = Starts(database)
+            state.workshop = workshop if workshop is not None else await _offer(stack, settings)
+            await _start_hub(stack, app, live_socket)
+            yield
+
+    return lifespan
+
+
+async def _start_hub(stack: AsyncExitStack, app: FastAPI, live_socket: str | Path | None) -> None:
+    """The hub that readers of events share, closed with the application."""
+    from executor.live import LiveServer
+
+    from .hub import EventHub
+
+    live = None if live_socket is None else lambda on_piece: LiveServer(on_piece).listening(live_socket)
+    app.state.hub = await stack.enter_async_context(EventHub(app.state.database, live).serving())
+
+
+def _dsn(settings: Settings) -> str:
+    if settings.database_url is None:
+        raise DatabaseError("the service needs a database: set DAGWRIGHT_DATABASE_URL, or use `dagwright serve`")
+    return settings.database_url.get_secret_value()
+
+
+async def _offer(stack: AsyncExitStack, settings: Settings) -> Offer:
+    """The models and tools that jobs may name, as a worker has them; servers of tools run only until they have named
+    theirs."""
+    from executor.command.setup import all_tools
+    from executor.settings import read_environment
+    from registry.config import load_models
+    from registry.errors import NoModelError
+    from registry.models import ModelRegistry
+
+    try:
+        models = load_models(None, read_environment())
+        stack.push_async_callback(models.aclose)
+    except NoModelError:
+        models = ModelRegistry()  # jobs are refused, each with the reason
+    async with all_tools(settings) as (tools, _):
+        return Offer(models, tools)

@@ -1,0 +1,84 @@
+"""The service on a real port with a real database, as its users meet it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import uvicorn
+from fastapi import FastAPI
+
+from executor import create_app
+from executor.service.state import Offer
+from executor.settings_model import Settings
+from executor.store.database import Database
+from executor.store.jobs import JobStore
+from registry.models import ModelRegistry
+from registry.testing import ScriptedLLM
+from registry.tools import ToolRegistry, tool
+
+
+@tool(read_only=True)
+def lookup(word: str) -> str:
+    """Looks up a word."""
+    return word.upper()
+
+
+@dataclass
+class Service:
+    """A running service: an HTTP client to it, its database, and where it listens."""
+
+    http: httpx2.AsyncClient
+    app: FastAPI
+    database: Database
+    url: str
+
+    @property
+    def jobs(self) -> JobStore:
+        return JobStore(self.database)
+
+    def client(self, key: str | None = None, **headers: str) -> httpx2.AsyncClient:
+        """A client of its own, with a key."""
+        if key is not None:
+            headers["authorization"] = f"Bearer {key}"
+        return httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=30)
+
+
+def offer() -> Offer:
+    """Two models and a tool that jobs may name."""
+    models = ModelRegistry()
+    models.register("small", ScriptedLLM([]), roles=("general", "fast"))
+    models.register("large", ScriptedLLM([]), roles=("smart",))
+    return Offer(models, ToolRegistry([lookup]))
+
+
+@asynccontextmanager
+async def running(dsn: str, workshop: Any = None, *, size: int = 5, **settings: Any) -> AsyncIterator[Service]:
+    """The service on a free port of this machine."""
+    async with Database.open(dsn, size=size) as database:
+        app = create_app(
+            Settings.of(settings, {}), database=database, workshop=offer() if workshop is None else workshop
+        )
+        async with listening(app) as url, httpx2.AsyncClient(base_url=url, timeout=30) as http:
+            yield Service(http, app, database, url)
+
+
+@asynccontextmanager
+async def listening(app: FastAPI) -> AsyncIterator[str]:
+    """The address of an application that uvicorn serves meanwhile."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", log_config=None, timeout_graceful_shutdown=5))
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(server.serve([listener]))
+            while not server.started and not serving.done():
+                await asyncio.sleep(0.01)
+            try:
+                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            finally:
+                server.should_exit = True
