@@ -51,7 +51,13 @@ where tenant = $1 and created_at > now() - make_interval(secs => $2)
 -- Jobs that have not ended and have no row in the queue: they are enqueued anew by the reconciliation.
 select id from dw_jobs j
 where ended_at is null and status <> 'needs_decision' and created_at < now() - make_interval(secs => $1)
-  and not exists (select from pgqueuer q where q.dedupe_key = j.id)
+  and not exists (select from pgqueuer q where q.dedupe_key = j.id and q.status in ('queued', 'picked'))
+
+-- name: woken
+-- Of these jobs, whose rows in the queue have just gone, those that nobody owns and that can go on: what they waited
+-- for came while the row was still there.
+select id from dw_jobs
+where id = any ($1::text[]) and ended_at is null and owner is null and status <> 'needs_decision'
 
 -- name: artifact
 select name, mime, data from dw_artifacts
