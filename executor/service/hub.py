@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, TypeAlias
 
 import structlog
 
-from executor.store.database import BusyError, Database, database_errors
+from executor.store.database import Database
 from registry.redaction import error_fields
 
 from .feed import RING, Feed, Page, page_of
@@ -31,8 +31,6 @@ GRACE = 1.0
 """Seconds that a reader has for what it is sent, however much comes meanwhile, and for the last word."""
 STALL = 60.0
 """Seconds after which a reader that takes nothing is dropped although nothing comes."""
-RETRY = (0.1, 5.0)
-"""Seconds before the database is asked again after an error: the first wait and the longest."""
 
 OnPiece: TypeAlias = Callable[[str, int, int, str], Any]
 """`on_piece(job_id, part, offset, text)`"""
@@ -81,9 +79,8 @@ class EventHub:
         for its connections."""
         self.stopping = True
         for shared in self._feeds.values():
-            shared.wake()
             for reader in shared.readers:
-                reader.hurry()
+                reader.stop()
 
     def on_piece(self, job_id: str, part: int, offset: int, text: str) -> None:
         """A piece of an answer that is not stored yet: readers get it at once."""
@@ -112,15 +109,8 @@ class EventHub:
         return await self._read(job_id, after, self._replays)
 
     async def _read(self, job_id: str, after: int, turn: asyncio.Semaphore) -> Page:
-        wait = RETRY[0]
-        while True:
-            try:
-                async with turn:
-                    return page_of(await self.database.rows("events.page", job_id, after, *PAGE), PAGE[0])
-            except (BusyError, *database_errors()) as error:
-                log.warning("events_not_read", job_id=job_id, **error_fields(error))
-            await asyncio.sleep(wait)
-            wait = min(2 * wait, RETRY[1])
+        async with turn:
+            return page_of(await self.database.patiently("events.page", job_id, after, *PAGE), PAGE[0])
 
     def _new(self, job_id: str, base: int) -> Shared:
         if self._group is None:
@@ -205,10 +195,11 @@ class Reader:
         self.woken = asyncio.Event()
         self.gone = False
         self._deadline: asyncio.Timeout | None = None
+        self._patience: asyncio.Timeout | None = None
         self._since = 0.0
         self._came = (0, 0)
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
         """What is to be sent, whole events at a time, until the job has ended, the reader is gone or the server stops;
         comments when there is nothing else."""
         yield OPENING
@@ -217,7 +208,12 @@ class Reader:
             if self._hub.stopping:
                 yield BYE
                 return
-            data = await self._next()
+            if self._seq < self._shared.feed.base:
+                data = await self._older()
+                if data:
+                    yield data
+                continue
+            data, self._seq, self._piece = self._shared.feed.chunk(self._seq, self._piece)
             if data:
                 yield data
             elif self._at_the_end():
@@ -231,8 +227,9 @@ class Reader:
         """For the time in which the reader takes something. Raises TimeoutError when it has to be dropped."""
         feed = self._shared.feed
         self._came = feed.events_came, feed.bytes_came
-        async with asyncio.timeout(GRACE if self._hub.stopping else STALL) as self._deadline:
-            self._since = asyncio.get_running_loop().time()
+        self._since = asyncio.get_running_loop().time()
+        async with asyncio.timeout(GRACE if self._hub.stopping else STALL) as deadline:
+            self._deadline = deadline
             try:
                 yield
             finally:
@@ -243,30 +240,43 @@ class Reader:
         feed = self._shared.feed
         events, size = feed.events_came - self._came[0], feed.bytes_came - self._came[1]
         if self._deadline is not None and (events > BACKLOG[0] or size > BACKLOG[1]):
-            self.hurry()
+            self._hurry()
 
-    def hurry(self) -> None:
-        """What is being sent is taken soon, or the reader is dropped."""
-        if self._deadline is not None:
-            self._deadline.reschedule(min(self._deadline.when() or 0.0, self._since + GRACE))
+    def stop(self) -> None:
+        """The server stops: what is being sent or read ends soon, and the last word follows."""
+        self._hurry()
+        self._wake()
 
     def leave(self) -> None:
         """Nobody reads any more."""
         self.gone = True
+        self._wake()
+
+    def _hurry(self) -> None:
+        if self._deadline is not None and not self._deadline.expired():
+            self._deadline.reschedule(min(self._deadline.when() or 0.0, self._since + GRACE))
+
+    def _wake(self) -> None:
         self.woken.set()
+        if self._patience is not None and not self._patience.expired():
+            self._patience.reschedule(0.0)
 
     def _at_the_end(self) -> bool:
         feed = self._shared.feed
         return feed.ended and self._seq >= feed.seq
 
-    async def _next(self) -> bytes:
-        feed = self._shared.feed
-        if self._seq < feed.base:
-            page = await self._shared.older(self._hub, self._seq)
-            self._seq = page.position
-            return b"".join(page.datas)
-        data, self._seq, self._piece = feed.chunk(self._seq, self._piece)
-        return data
+    async def _older(self) -> bytes:
+        """Events of the database's, which may keep us waiting: for as long as somebody wants them."""
+        try:
+            async with asyncio.timeout(None) as patience:
+                self._patience = patience
+                page = await self._shared.older(self._hub, self._seq)
+        except TimeoutError:
+            return b""
+        finally:
+            self._patience = None
+        self._seq = page.position
+        return b"".join(page.datas)
 
 
 async def _within(seconds: float, event: asyncio.Event) -> bool:

@@ -53,7 +53,8 @@ class EventStream(Response):
                 listener.cancel()
 
     async def _send(self, reader: Reader, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with reader.sending():
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async with aclosing(reader.chunks()) as chunks:
             async for chunk in chunks:
                 async with reader.sending():
@@ -72,8 +73,8 @@ STREAM: dict[int | str, dict[str, Any]] = {
     200: {
         "description": (
             "Server-sent events. `id` is the event's seq, `event` its channel, `data` `{seq, ts, step_id?, …payload}`. "
-            "Pieces of the answer come ahead of their storage as `answer` events without an id; `part` and `offset` (in "
-            "Unicode characters) say where a piece belongs, live or stored. The stream of an ended job ends."
+            "Pieces of the answer come ahead of their storage as `answer` events without an id; `part` and `offset` "
+            "(in Unicode characters) say where a piece belongs, live or stored. The stream of an ended job ends."
         ),
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
     }
