@@ -8,13 +8,13 @@ select seq, ended_at is not null as ended from dw_jobs where id = $1 and tenant 
 -- The public events after a seq, oldest first: $3 at most, and no more than $4 bytes where that is more than one. The
 -- job's own columns stand on each row, in one snapshot with the events: has it ended, there is nothing behind `last`
 -- (which may lie beyond the last public event). A row without a seq: no events. No row: no such job.
-with some as (
+with newer as (
     select seq, ts, channel, step_id, payload from dw_events
     where job = $1 and seq > $2 and public
     order by seq limit $3
 ), sized as (
     select *, sum(octet_length(payload::text)) over (order by seq) as bytes, row_number() over (order by seq) as place
-    from some
+    from newer
 )
 select job.seq as last, job.ended_at is not null as ended, (select count(*) from sized) as found,
     sized.seq, sized.ts, sized.channel, sized.step_id, sized.payload
