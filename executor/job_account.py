@@ -10,6 +10,7 @@ from registry.redaction import redact
 from .job_state import Ending, JobState
 from .job_types import Job
 from .log.front import Ending as LogEnding
+from .log.front import JobLog
 
 NOT_WRITTEN = "the budget did not allow to write up the answer: it is what the work came to"
 
@@ -69,20 +70,25 @@ def tell_ended(job: JobState, ending: Ending, span: telemetry.AnySpan) -> Job:
         fallbacks=tuple(job.fallbacks),
     )
     telemetry.workflow_ended(span, ended)
+    close_log(job.log, ended)
+    return ended
+
+
+def close_log(log: JobLog, ended: Job) -> None:
+    """The log's last event, and the job's end with it."""
     shown = ended.to_json()
     usage = shown["usage"]
-    job.log.append(
+    log.append(
         "done",
         {
             "answer": ended.answer,
-            "iterations": job.iterations,
+            "iterations": ended.iterations,
             "usage": usage,
             "elapsed": round(ended.elapsed, 3),
             "cost": usage["cost_usd"],
-            "status": ending.status,
-            "error": ending.error,
-            "error_code": ending.error_code,
+            "status": ended.status,
+            "error": ended.error,
+            "error_code": ended.error_code,
         },
     )
-    job.log.ends(LogEnding(ended.status, shown, ended.cost))
-    return ended
+    log.ends(LogEnding(ended.status, shown, ended.cost))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +52,8 @@ class Ending:
 
 class JobState:
     """One job. `executor` and `agent` are those that run at the moment; `stopping`: nothing new begins; `ended`: how
-    it ended, None before. Raises UsageError where a model's fallback is not registered."""
+    it ended, None before; `barrier` returns when the log is kept for good, and is the log's own where none is given.
+    Raises UsageError where a model's fallback is not registered."""
 
     def __init__(
         self,
@@ -66,22 +67,24 @@ class JobState:
         approve: Approve | None = None,
         open_to_decisions: bool = False,
         artifacts: ArtifactStore | None = None,
+        barrier: Callable[[], Awaitable[None]] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        self.barrier = log.barrier if barrier is None else barrier
         self.request, self.tools, self.log = request, tools, log
         self.hooks, self.options, self.clock = hooks, options or JobOptions(), clock
         for name in models.names():
             models.fallbacks(name)  # one that is not registered is a mistake now, not in the middle of an outage
         budget = request.budget
         self.time = JobTime(None if budget is None else budget.seconds, clock)
-        self.ledger = Ledger(log.append, budget, models, self.time, log.barrier)
+        self.ledger = Ledger(log.append, budget, models, self.time, self.barrier)
         self.models = models.scoped(self.ledger)
         self.writer = Writer(self.models, self.ledger, self.time, self.emit)
         self.inbox = InterruptQueue()
         self.waits = JobWaits(self._tell_approval, self._parked, approve=approve, open_to_decisions=open_to_decisions)
         self.artifacts = artifacts or MemoryArtifacts()
         self.services = Services(
-            self.models.resolve, self.waits, CallCache(), self.artifacts, new_marker(), barrier=log.barrier
+            self.models.resolve, self.waits, CallCache(), self.artifacts, new_marker(), barrier=self.barrier
         )
         self.mode: str = request.mode if request.plan is None else "dag"
         self.goal = request.goal
@@ -168,7 +171,7 @@ class Recorder:
         for event in events:
             self._told.add(event.seq)
             self._job.pass_on(event)
-        await self._job.log.barrier()
+        await self._job.barrier()
 
     def observe(self, event: Event) -> None:
         """Writes an event that `append` was not given."""

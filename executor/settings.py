@@ -35,6 +35,25 @@ ALIASES: Mapping[str, str] = {
     "llm_max_output_tokens": "LLM_MAX_OUTPUT_TOKENS",
 }
 """Names that work beside our own, which go first."""
+OF_A_JOB = (
+    "max_concurrency",
+    "step_timeout",
+    "step_retries",
+    "max_iterations",
+    "cycle_detection_threshold",
+    "completion_check_min_tools",
+    "self_reflection_interval",
+    "max_replan_rounds",
+    "replan_stop_confidence",
+    "structured_context_multiplier",
+    "step_verification",
+    "citation_verification",
+    "max_steps",
+    "router",
+    "answer_mode",
+    "budget",
+)
+"""What whoever asks for a job may set for it. The others belong to the machine it runs on."""
 OTHER_VARIABLES = (
     "DAGWRIGHT_MODELS",
     "DAGWRIGHT_MODEL",
@@ -100,6 +119,23 @@ def _as_option(name: str, value: Any) -> str:
     """A value as it was given to the command."""
     option = "allow" if name == "fetch_allow" else name.replace("_", "-")
     return f"--{option} {', '.join(value) if isinstance(value, tuple) else value}"
+
+
+def settings_of_job(settings: Settings, options: Mapping[str, Any]) -> Settings:
+    """The settings with a job's own on top. Raises ConfigError, which names each option that is wrong, and for one
+    that is not the job's to choose."""
+    for name in options:
+        if name not in OF_A_JOB:
+            raise ConfigError(f"options.{name}: {nearest(name, OF_A_JOB)}")
+    if not options:
+        return settings
+    values = {
+        name: _Value(getattr(settings, name), settings.origins.get(name, "given"), "")
+        for name in type(settings).model_fields
+        if name in settings.model_fields_set
+    }
+    values |= {name: _Value(value, "the job", f"options.{name} = {shown(value)}") for name, value in options.items()}
+    return _checked(values, type(settings))
 
 
 def read_environment(env: Mapping[str, str] | None = None, cwd: str | os.PathLike[str] | None = None) -> dict[str, str]:

@@ -30,13 +30,19 @@ class OwnershipLostError(DagwrightError):
     code = "ownership_lost"
 
 
+class LogFailedError(DagwrightError):
+    """The log can't be written: its writer has ended."""
+
+    code = "log_failed"
+
+
 class LivePieces(Protocol):
     """Where pieces of answers go at once, ahead of their storage. Must not wait."""
 
     def __call__(self, job_id: str, part: int, offset: int, text: str) -> None: ...
 
 
-def _nowhere(job_id: str, part: int, offset: int, text: str) -> None:
+def nowhere(job_id: str, part: int, offset: int, text: str) -> None:
     """Nobody on this machine reads."""
 
 
@@ -61,7 +67,7 @@ class StoredLog(JobLog):
         seq: int = 0,
         heard: Callable[[bool], None] = lambda cancel: None,
         status: Callable[[], str | None] = lambda: None,
-        live: LivePieces = _nowhere,
+        live: LivePieces = nowhere,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         super().__init__(job_id, clock, seq)
@@ -77,7 +83,8 @@ class StoredLog(JobLog):
         self._part, self._said, self._merged = 0, 0, 0
 
     async def barrier(self) -> None:
-        """Returns when all that was appended so far is stored. Raises OwnershipLostError."""
+        """Returns when all that was appended so far is stored. Raises OwnershipLostError, and LogFailedError where the
+        writer has ended otherwise."""
         self.flush()
         last = self.seq
         if self._stored >= last and self._ending is None:
@@ -85,8 +92,10 @@ class StoredLog(JobLog):
         self._wanted.set()
         async with self._told:
             await self._told.wait_for(lambda: self._failed is not None or self._settled(last))
+        if isinstance(self._failed, OwnershipLostError):
+            raise self._failed
         if self._failed is not None:
-            raise OwnershipLostError(str(self._failed)) from self._failed
+            raise LogFailedError(f"{type(self._failed).__name__}: {self._failed}") from self._failed
 
     def ends(self, ending: Ending) -> None:
         """The rest is stored with the job's end in the same statement, where this is called right after the last event,
@@ -213,7 +222,7 @@ class StoredLog(JobLog):
 
 
 async def stored_events(database: Database, job_id: str, after: int = 0) -> AsyncIterator[Event]:
-    """A job's events after a `seq`, internal channels included, page by page; the database is asked until it answers."""
+    """A job's events after a `seq`, internal channels included; the database is asked until it answers."""
     while True:
         rows = await database.patiently("log.read_events", job_id, after, True, BATCH)
         for row in rows:

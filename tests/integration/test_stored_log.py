@@ -168,7 +168,7 @@ async def test_letters_and_cancels_are_heard_with_a_statement(database: Database
         log.append("note", {})
         await log.barrier()
         assert heard == [False]
-        letters = await database.rows("log.take_letters", "j1", log._owner)
+        letters = await database.rows("log.take_letters", "j1", log._owner, [])
         assert [letter["payload"] for letter in letters] == [{"text": "also this"}]
         await database.row("jobs.cancel", "j1", "")
         log.append("note", {})

@@ -35,17 +35,38 @@ select owned.seq, owned.cancel,
 from owned
 
 -- name: take_letters
--- What was said to the job since, in order, if it still belongs to this queue manager.
-update dw_inbox set taken_at = now()
-where taken_at is null and job = $1 and exists (select from dw_jobs where id = $1 and owner = $2)
-returning id, kind, payload
+-- What was said to the job since, oldest first, and the cancel flag. No row: ownership is lost. A letter is taken
+-- once; one whose taking was not heard of comes again unless it is among $3, those that were.
+with owned as (
+    select id, cancel from dw_jobs where id = $1 and owner = $2 for share
+), taken as (
+    update dw_inbox set taken_at = coalesce(taken_at, now()), taken_by = $2
+    where job in (select id from owned) and (taken_at is null or taken_by = $2 and id <> all ($3::bigint[]))
+    returning id, kind, payload
+)
+select owned.cancel, taken.id, taken.kind, taken.payload from owned left join taken on true order by taken.id
+
+-- name: spoken_to
+-- Of these jobs those that have letters or are to be cancelled.
+select id from dw_jobs
+where id = any ($1::text[])
+  and (cancel or exists (select from dw_inbox where job = dw_jobs.id and taken_at is null))
 
 -- name: put_artifact
--- Keeps an artifact under its name, if the job still belongs to this queue manager and the name is free.
-insert into dw_artifacts (job, name, mime, data)
-select $1, $3, $4, $5 where exists (select from dw_jobs where id = $1 and owner = $2)
-on conflict do nothing
-returning name
+-- Keeps an artifact under its name, which the owner knows to be free: one that is there is this very one, put before
+-- an answer was lost. No row: ownership is lost.
+with owned as (
+    select id from dw_jobs where id = $1 and owner = $2 for share
+), kept as (
+    insert into dw_artifacts (job, name, mime, data) select id, $3, $4, $5 from owned on conflict do nothing
+)
+select id from owned
+
+-- name: artifact_names
+select name from dw_artifacts where job = $1 order by created_at, name
+
+-- name: artifact
+select mime, data from dw_artifacts where job = $1 and name = $2
 
 -- name: read_events
 -- The events after a seq, oldest first; $3: also those that readers don't get; $4: so many at most.

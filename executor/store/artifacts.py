@@ -1,0 +1,48 @@
+"""A job's artifacts in the database, kept by the job's owner only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from executor.log.stored import OwnershipLostError
+from registry.artifacts import free_name
+from registry.result_text import Artifact
+
+from .database import Database
+
+
+class DatabaseArtifacts:
+    """Keeps the artifacts of one job as long as `owner` owns it. Made by `load`."""
+
+    def __init__(self, database: Database, job_id: str, owner: UUID, names: tuple[str, ...]) -> None:
+        self._database, self._job_id, self._owner = database, job_id, owner
+        self._names = list(names)
+        self._taken = set(names)
+
+    @classmethod
+    async def load(cls, database: Database, job_id: str, owner: UUID) -> DatabaseArtifacts:
+        """The job's store, with what earlier owners kept in it."""
+        rows = await database.patiently("log.artifact_names", job_id)
+        return cls(database, job_id, owner, tuple(row["name"] for row in rows))
+
+    async def put(self, artifact: Artifact) -> Artifact:
+        """Keeps it; tried until the database answers. Raises OwnershipLostError."""
+        kept = replace(artifact, name=free_name(artifact.name, self._taken))
+        self._taken.add(kept.name)  # for good: one whose putting was cancelled may be there
+        values = (self._job_id, self._owner, kept.name, kept.mime, kept.data)
+        if not await self._database.patiently("log.put_artifact", *values):
+            raise OwnershipLostError(f"{self._job_id} belongs to another worker")
+        self._names.append(kept.name)
+        return kept
+
+    async def get(self, name: str) -> Artifact:
+        """A kept artifact; raises KeyError."""
+        rows = await self._database.patiently("log.artifact", self._job_id, name)
+        if not rows:
+            raise KeyError(name)
+        return Artifact(name, rows[0]["mime"], rows[0]["data"])
+
+    def names(self) -> tuple[str, ...]:
+        """The names of all that is kept, in the order in which they came."""
+        return tuple(self._names)

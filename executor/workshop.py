@@ -1,0 +1,82 @@
+"""What a worker process runs jobs with, and a job made ready to run out of its row."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from planner.parse import parse_plan
+from planner.plan import Plan
+from registry.artifacts import ArtifactStore
+from registry.budget import Budget
+from registry.clock import SYSTEM_CLOCK, Clock
+from registry.messages import Message
+from registry.models import ModelRegistry
+from registry.tools import ToolRegistry
+
+from .hooks_config import build_hooks
+from .inbox import Inbox
+from .job_options import JobOptions
+from .job_state import JobState
+from .job_types import JobRequest
+from .log.front import JobLog
+from .settings import settings_of_job
+
+if TYPE_CHECKING:
+    from .settings_model import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """Models, tools and settings of this machine. `options_of` makes a job's options of the settings with the job's own
+    on top; `notice` goes into the metadata of every job, where a demonstration model answers; `inbox` hears what is
+    said to jobs: without one they hear it when they write to their logs."""
+
+    models: ModelRegistry
+    tools: ToolRegistry
+    settings: Settings
+    options_of: Callable[[Settings], JobOptions] = JobOptions.from_settings
+    notice: str | None = None
+    inbox: Inbox | None = None
+    clock: Clock = SYSTEM_CLOCK
+
+    def job(
+        self, row: Mapping[str, Any], log: JobLog, artifacts: ArtifactStore, barrier: Callable[[], Awaitable[None]]
+    ) -> JobState:
+        """The job of a row of `dw_jobs`. Raises DagwrightError where it asks for what is not there."""
+        asked = row["request"]
+        settings = settings_of_job(self.settings, asked.get("options") or {})
+        options = self.options_of(settings)
+        models = self.models.subset(asked["models"]) if asked.get("models") else self.models
+        tools = self.tools if asked.get("tools") is None else self.tools.subset(asked["tools"])
+        budget = asked["budget"] if asked.get("budget") is not None else settings.budget
+        plan = None if asked.get("plan") is None else self._plan(asked["plan"], row["goal"], models, tools, options)
+        request = JobRequest(
+            row["goal"],
+            plan,
+            row["mode"],
+            tuple(Message.from_json(message) for message in asked.get("history") or ()),
+            asked.get("answer_mode") or settings.answer_mode,
+            {"notice": self.notice, **row["metadata"]} if self.notice else row["metadata"],
+            None if budget is None else Budget.of(budget),
+            row["kind"] == "plan",
+            row["created_at"].timestamp(),
+            row["parent"],
+        )
+        return JobState(
+            request,
+            models,
+            tools,
+            log=log,
+            hooks=build_hooks(options.hooks),
+            options=options,
+            open_to_decisions=True,
+            artifacts=artifacts,
+            barrier=barrier,
+            clock=self.clock,
+        )
+
+    def _plan(self, plan: Any, goal: str, models: ModelRegistry, tools: ToolRegistry, options: JobOptions) -> Plan:
+        hints = tuple(models.hints())
+        return parse_plan(plan, tools=tools.names(), models=hints, max_steps=options.max_steps, goal=goal)
