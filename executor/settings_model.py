@@ -147,6 +147,12 @@ class Settings(BaseSettings):
     """Bytes of a batch's JSON lines."""
     max_goal_chars: Count = 200_000
     """Characters of a goal that the service takes."""
+    max_batch_items: Count = 50_000
+    """Lines of a batch."""
+    batch_hours: Annotated[float, Field(gt=0, le=8_760, allow_inf_nan=False)] = 24.0
+    """Hours after which what is left of a batch expires."""
+    webhook_secret_env: str | None = None
+    """The environment variable that holds the secret of webhooks' signatures; without it webhooks are refused."""
     hooks: tuple[DeclaredHook, ...] = ()
     """What runs around every tool call: `[[hooks]]` tables of the file, read by `executor.hooks_config`."""
     log_level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(_upper)] = "INFO"
