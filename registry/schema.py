@@ -43,12 +43,14 @@ def coerce(value: Any, schema: Mapping[str, Any] | bool | None, *, parse: Parse 
             return value, []
     except RecursionError:
         return value, ["nested too deeply"]
+    except (AttributeError, TypeError) as error:  # a schema of a stranger's: properties that are a text, and the like
+        return value, [f"the schema itself cannot be used: {str(error)[:MAX_PROBLEM_CHARS]}"]
     return fitted, found
 
 
 def problems(value: Any, schema: Mapping[str, Any]) -> list[str]:
     """What is wrong with the value under the schema: a few short messages, each with the field's path."""
-    from jsonschema.exceptions import best_match
+    from jsonschema.exceptions import UnknownType, best_match
     from referencing.exceptions import Unresolvable
 
     found: list[str] = []
@@ -64,6 +66,8 @@ def problems(value: Any, schema: Mapping[str, Any]) -> list[str]:
                 break
     except (Unresolvable, re.error) as error:
         found.append(f"the schema itself cannot be used: {str(error)[:MAX_PROBLEM_CHARS]}")
+    except UnknownType as error:
+        found.append(f"the schema itself cannot be used: there is no type {str(error.type)[:MAX_PROBLEM_CHARS]!r}")
     return found
 
 

@@ -154,7 +154,7 @@ class Tool:
 def expected_arguments(parameters: Mapping[str, Any]) -> str:
     """What a tool expects, for a model that got it wrong: a line for each argument, or the schema where it is deep."""
     properties = parameters.get("properties") or {}
-    if "$defs" in parameters or not properties:
+    if "$defs" in parameters or not properties or not isinstance(properties, Mapping):
         known = json.dumps(parameters, ensure_ascii=False) if "$defs" in parameters else "none"
         return f"Expected arguments: {known}"
     required = parameters.get("required", ())

@@ -25,6 +25,7 @@ from registry.tools import Tool
 from .config import McpServer, missing_names, servers_from_toml
 from .connection import START_LIMIT, STOP_LIMIT, Connection
 from .results import McpError, result_of
+from .schemas import safe_schema
 
 __all__ = ["McpError", "McpServer", "McpTools", "mcp_tools", "servers_from_toml"]
 
@@ -152,11 +153,15 @@ def _tool(connection: Connection, offer: Any, name: str) -> Tool:
     def vouched(names: Sequence[str]) -> bool:
         return "*" in names or offer.name in names
 
+    try:
+        parameters = safe_schema(offer.input_schema)
+    except ValueError as error:
+        raise UsageError(f"the tool {offer.name!r} can't be used: {error}") from None
     described = clean(offer.description or offer.title or "").strip()
     return Tool(
         name,
         described or f"The tool {offer.name} of the MCP server {server.name}, which says no more of it.",
-        offer.input_schema,
+        parameters,
         run,
         read_only=vouched(server.read_only),
         idempotent=vouched(server.idempotent),
