@@ -15,6 +15,7 @@ from executor.store.database import Database, DatabaseError
 from executor.store.jobs import JobStore
 from executor.store.keys import KeyStore
 from executor.store.migrate import check
+from registry.errors import ConfigError
 
 from . import problems
 from .guard import Guard
@@ -24,7 +25,9 @@ from .state import Offer
 if TYPE_CHECKING:
     from executor.settings_model import Settings
 
-ROUTES = ("health", "session", "jobs", "plans", "tools", "events", "batches", "chat", "metrics")
+    from .webhooks import Secrets
+
+ROUTES = ("health", "session", "jobs", "results", "plans", "tools", "events", "batches", "chat", "metrics")
 """The modules of `routes`, in the order in which their routes are tried."""
 
 
@@ -77,10 +80,26 @@ def _lifespan(
             state.database, state.jobs, state.keys = database, JobStore(database), KeyStore(database)
             state.starts = Starts(database)
             state.workshop = workshop if workshop is not None else await _offer(stack, settings)
+            state.secrets = _secrets(settings)
             await _start_hub(stack, app, live_socket)
             yield
 
     return lifespan
+
+
+def _secrets(settings: Settings) -> Secrets | None:
+    """What webhooks are signed with; None: there are none."""
+    name = settings.webhook_secret_env
+    if name is None:
+        return None
+    from executor.settings import read_environment
+
+    from .webhooks import Secrets
+
+    secret = read_environment().get(name)
+    if not secret:
+        raise ConfigError(f"the variable {name} is not set: webhook_secret_env says that it holds the webhooks' secret")
+    return Secrets(secret)
 
 
 async def _start_hub(stack: AsyncExitStack, app: FastAPI, live_socket: str | Path | None) -> None:

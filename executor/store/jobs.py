@@ -82,11 +82,13 @@ class JobStore:
         limit: int,
         after: str | None = None,
         statuses: Sequence[str] | None = None,
-        metadata: Mapping[str, Any] | None = None,
+        metadata: Sequence[Mapping[str, Any]] | None = None,
     ) -> tuple[list[Row], bool]:
-        """A page of a tenant's jobs, newest first, batches' items left out; and whether there are more."""
+        """A page of a tenant's jobs, newest first, batches' items left out; and whether there are more. `metadata`:
+        one of these must be part of a job's."""
         wanted = None if statuses is None else list(statuses)
-        rows = await self.database.rows("jobs.page", tenant, after, wanted, metadata, limit + 1)
+        parts = None if metadata is None else list(metadata)
+        rows = await self.database.rows("jobs.page", tenant, after, wanted, parts, limit + 1)
         return list(rows[:limit]), len(rows) > limit
 
     async def send(self, tenant: str, job_id: str, kind: str, payload: Mapping[str, Any]) -> bool:

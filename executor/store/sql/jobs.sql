@@ -20,7 +20,7 @@ select * from dw_jobs
 where tenant = $1 and batch is null
   and ($2::text is null or (created_at, id) < (select created_at, id from dw_jobs where id = $2 and tenant = $1))
   and ($3::text[] is null or status = any ($3))
-  and ($4::jsonb is null or metadata @> $4)
+  and ($4::jsonb[] is null or metadata @> any ($4))
 order by created_at desc, id desc limit $5
 
 -- name: put_letter
