@@ -11,6 +11,7 @@ from executor.job_types import Job, JobStatus
 from executor.results import rfc3339
 from registry.errors import DagwrightError
 from registry.redaction import redact
+from registry.text import clean
 
 from .database import Connection, Database, Row
 from .jobs import IdempotencyError, new_id
@@ -62,6 +63,7 @@ class Item:
     mode: str = "auto"
     request: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    webhook: str | None = None
     fault: Fault | None = None
 
 
@@ -95,7 +97,9 @@ class BatchStore:
                 batch.request_hash, dict(batch.metadata),
             )  # fmt: skip
             if row is None:
-                return await _known(connection, tenant, batch), False
+                known = await _known(connection, tenant, batch)
+                assert known is not None  # the key was taken
+                return known, False
             faults: list[tuple[int, Fault]] = []
             good, total = 0, 0
             for chunk in _chunks(items):
@@ -109,6 +113,12 @@ class BatchStore:
                 raise EmptyBatchError(faults)
             await connection.execute(statement("batches.set_total"), batch_id, total)
         return batch_id, True
+
+    async def known(self, tenant: str, batch: NewBatch) -> str | None:
+        """The batch that was made from this one's idempotency key before. Raises IdempotencyError where it was made
+        from something else."""
+        async with self.database.connection() as connection:
+            return await _known(connection, tenant, batch)
 
     async def get(self, tenant: str, batch_id: str) -> dict[str, Any] | None:
         """A tenant's batch in its public shape, its counts of one moment; None where there is none of this id."""
@@ -154,9 +164,11 @@ class BatchStore:
             touched, last = touched + 1, row["id"]
 
 
-async def _known(connection: Connection, tenant: str, batch: NewBatch) -> str:
+async def _known(connection: Connection, tenant: str, batch: NewBatch) -> str | None:
     row = await connection.fetchrow(statement("batches.by_idempotency_key"), tenant, batch.idempotency_key)
-    if row is None or row["request_hash"] != batch.request_hash:
+    if row is None:
+        return None
+    if row["request_hash"] != batch.request_hash:
         raise IdempotencyError
     found: str = row["id"]
     return found
@@ -192,6 +204,9 @@ async def _add_good(connection: Connection, tenant: str, mode: Mode, batch_id: s
         [dict(item.request) for item in items],
         [dict(item.metadata) for item in items],
     )
+    hooks = [(job_id, item.webhook) for job_id, item in zip(ids, items, strict=True) if item.webhook is not None]
+    if hooks:
+        await connection.executemany("insert into dw_webhooks (job, url) values ($1, $2)", hooks)
     await enqueue(connection, ids, PRIORITY)
 
 
@@ -201,9 +216,9 @@ async def _add_bad(
     if not items:
         return
     ids = [new_id() for _ in items]
-    goals = [redact(item.goal[:GOAL_SHOWN]) for item, _ in items]
+    goals = [redact(clean(item.goal[:GOAL_SHOWN])) for item, _ in items]
     ended = [
-        never_ran("failed", fault.detail, fault.code) | {"id": job_id, "goal": goal}
+        never_ran("failed", clean(fault.detail), fault.code) | {"id": job_id, "goal": goal}
         for job_id, goal, (_, fault) in zip(ids, goals, items, strict=True)
     ]
     await connection.execute(
