@@ -93,7 +93,7 @@ class _Found:
         self.usage += usage
         self.by_role[role] = self.by_role.get(role, Usage.zero()) + usage
         self.by_model[model] = self.by_model.get(model, Usage.zero()) + usage
-        self.iterations += role == "step" and payload["result"] is not None
+        self.iterations += role in ("step", "agent") and payload["result"] is not None
 
     def error(self) -> str:
         done = [name for name, step in self.steps.items() if step.status == "completed"]

@@ -8,16 +8,16 @@ from uuid import UUID, uuid4
 
 from executor.inbox import Inbox
 from executor.settings_model import Settings
-from executor.stored_job import run_stored_job
 from executor.store.database import Database, Row
 from executor.store.jobs import JobStore, NewJob
+from executor.stored_job import run_stored_job
 from executor.workshop import Workshop
 from registry import ModelRegistry
 from registry.llm_types import ChatRequest
 from registry.messages import ToolCall
 from registry.models import as_registry
 from registry.testing import ScriptedLLM
-from registry.tools import ToolRegistry
+from registry.tools import ToolRegistry, tool
 
 Answer = Callable[[ChatRequest], Any]
 
@@ -57,8 +57,29 @@ class Brain:
         return [ToolCall("f", kind, answer)] if isinstance(answer, dict) else answer
 
 
+@tool(read_only=True)
+def look_up(key: str) -> str:
+    """Looks a key up in the table."""
+    return f"value of {key}"
+
+
+@tool
+def note(text: str) -> str:
+    """Writes a text down."""
+    return f"noted: {text}"
+
+
+def with_tools(request: ChatRequest) -> Any:
+    """A step that looks something up and notes something down at the same time, then notes again, then answers."""
+    done = sum(message.role == "tool" for message in request.messages)
+    if done == 0:
+        return [ToolCall("c1", "look_up", {"key": "x"}), ToolCall("c2", "note", {"text": "y"})]
+    return [ToolCall("c3", "note", {"text": "z"})] if done == 2 else "step result"
+
+
 def workshop(brain: Any, tools: Any = (), inbox: Inbox | None = None, **settings: Any) -> Workshop:
     """A worker's workshop with one scripted model, or with a registry."""
+    settings = {"completion_check_min_tools": 0, **settings}
     models = brain if isinstance(brain, ModelRegistry) else as_registry(ScriptedLLM(brain))
     return Workshop(models, ToolRegistry(tools), Settings(**settings), inbox=inbox)
 
