@@ -133,6 +133,8 @@ class JobState:
 
     def emit(self, channel: str, **payload: Any) -> None:
         """Logs an event of the job's own."""
+        if channel == "fallback":  # of the one that writes the answer
+            self.fallbacks.append(Fallback.from_json(payload))
         self.log.append(channel, payload)
 
     def pass_on(self, event: Event) -> None:
