@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 import httpx2
 import uvicorn
@@ -66,6 +67,32 @@ async def running(dsn: str, workshop: Any = None, *, size: int = 5, **settings: 
         )
         async with listening(app) as url, httpx2.AsyncClient(base_url=url, timeout=30) as http:
             yield Service(http, app, database, url)
+
+
+async def written(
+    database: Database,
+    job: str,
+    events: list[dict[str, Any]],
+    *,
+    at_once: bool = False,
+    status: str | None = None,
+    release: bool = True,
+) -> AsyncIterator[int]:
+    """Writes events as a worker that owns the job would, one after the other or all at once; yields how many there are.
+    `release`: nobody owns the job afterwards."""
+    owner = uuid4()
+    assert await database.row("log.claim", job, owner) is not None
+    for at, part in enumerate([events] if at_once else [[event] for event in events]):
+        row = await database.row(
+            "log.append", job, owner, at, status, None,
+            [event["channel"] for event in part], [1.0 * at] * len(part), [event["step_id"] for event in part],
+            [True] * len(part), [event["payload"] for event in part], None,
+        )  # fmt: skip
+        assert row is not None
+        yield at + len(part)
+    if release:
+        async with database.connection() as connection:
+            await connection.execute("update dw_jobs set owner = null where id = $1", job)
 
 
 @asynccontextmanager
