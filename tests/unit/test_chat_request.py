@@ -6,23 +6,27 @@ from typing import Any
 
 import pytest
 
-from executor.service.chat.errors import error_of
-from executor.service.chat.request import ChatRequest, chosen, job_of, model_names
+from executor.service.chat.errors import error_of, response_of
+from executor.service.chat.request import ChatRequest, chosen, model_names, order_of
+from executor.service.orders import ordered
 from executor.service.problems import ProblemError
+from executor.settings_model import Settings
+from executor.store.jobs import NewJob
+from tests.support.service import offer
 
 USER = {"role": "user", "content": "Do it."}
 
 
-def job(**fields: Any) -> Any:
+def job(**fields: Any) -> NewJob:
     body = {"model": "dagwright", "messages": [USER], **fields}
-    return job_of(ChatRequest.model_validate(body), ["small", "large"])
+    return ordered(order_of(ChatRequest.model_validate(body), ["small", "large"]), offer(), Settings.of({}, {}))
 
 
 def refusal(**fields: Any) -> tuple[int, dict[str, Any]]:
     with pytest.raises(ProblemError) as caught:
         job(**fields)
     body: Any = error_of(caught.value)
-    return caught.value.status, body["error"]
+    return response_of(caught.value).status_code, body["error"]
 
 
 @pytest.mark.parametrize(
@@ -154,4 +158,6 @@ def test_parts_that_are_no_text_are_refused_with_their_place(kind: str | None) -
 
 def test_a_budget_is_the_jobs() -> None:
     assert job(budget="20k tokens, 1m").request["budget"] == "20000tokens, 60s"
-    assert refusal(budget="much")[1]["param"] == "budget"
+    for budget in ("much", "1usd"):  # the models here have no price
+        status, error = refusal(budget=budget)
+        assert (status, error["param"]) == (400, "budget")

@@ -32,8 +32,8 @@ def response_of(problem: ProblemError) -> Response:
 
 
 def _status(problem: ProblemError) -> int:
-    """A body that is not valid is a bad request at OpenAI's; 422 is kept for work that came to nothing."""
-    return 400 if problem.body["code"] == "validation" else problem.status
+    """A field that can't be taken is a bad request at OpenAI's; 422 is kept for work that came to nothing."""
+    return 400 if problem.status == 422 and "problems" in problem.body else problem.status
 
 
 def _param(problem: ProblemError) -> str | None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from executor.store.jobs import NewJob
-from registry.budget import Budget
-from registry.errors import UsageError
+from executor.service.schemas import JobIn
 from registry.messages import Message
 from registry.text import load_prompt, marked, unforgeable_marker
 
@@ -83,7 +82,7 @@ class ChatRequest(BaseModel):
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
+    metadata: dict[str, str] | None = Field(None, description="The job's: jobs can be listed by it")
     budget: str | None = None
 
 
@@ -104,17 +103,23 @@ def chosen(model: str, registered: Collection[str]) -> tuple[str, str | None]:
     return mode or "auto", only or None
 
 
-def job_of(request: ChatRequest, registered: Collection[str]) -> NewJob:
-    """The job that answers a request. Raises ProblemError."""
+def order_of(request: ChatRequest, registered: Collection[str]) -> JobIn:
+    """The job that answers a request, as it would be ordered directly. Raises ProblemError, RequestValidationError."""
     check_fields(request)
     mode, only = chosen(request.model, registered)
     goal, history = conversation(request.messages)
-    asked: dict[str, Any] = {"history": [message.to_json() for message in history]} if history else {}
-    if only is not None:
-        asked["models"] = [only]
-    if request.budget is not None:
-        asked["budget"] = _budget(request.budget)
-    return NewJob(goal, mode, request=asked, metadata=request.metadata or {})
+    order = {
+        "goal": goal,
+        "mode": mode,
+        "models": None if only is None else [only],
+        "history": [{"role": message.role, "content": message.content} for message in history] or None,
+        "budget": request.budget,
+        "metadata": request.metadata,
+    }
+    try:
+        return JobIn.model_validate(order)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from None
 
 
 def check_fields(request: ChatRequest) -> None:
@@ -184,10 +189,3 @@ def _called(call: Mapping[str, Any]) -> str:
     function = call.get("function")
     known = function if isinstance(function, Mapping) else {}
     return f"[called the client's tool {known.get('name', '')} with {known.get('arguments', '')}]"
-
-
-def _budget(text: str) -> str:
-    try:
-        return str(Budget.of(text))
-    except UsageError as error:
-        raise refused(str(error), "budget", "bad_budget") from None

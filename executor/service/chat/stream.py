@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from executor.service.problems import ProblemError
 from executor.store.database import BusyError, database_errors
+from executor.store.fold import end_cancelled
 from registry.messages import Event
 
 from .answer import ChatAnswer, Piece, Shape, failure
@@ -70,7 +71,9 @@ class JobFollower:
         outages: tuple[type[Exception], ...] = (BusyError, *database_errors())
         for wait in (*TRIES, None):
             try:
-                await self.jobs.cancel(self.tenant, self.job_id)
+                row = await self.jobs.cancel(self.tenant, self.job_id)
+                if row is not None and row["owner"] is None:
+                    await end_cancelled(self.jobs.database, self.job_id)
                 return
             except outages:
                 if wait is None:

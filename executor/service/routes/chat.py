@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from executor.service.auth import Caller, caller, tenant
+from executor.service.chat.access import ChatCaller
 from executor.service.chat.answer import Piece, Shape
 from executor.service.chat.errors import refused, response_of
-from executor.service.chat.request import NAME, ChatRequest, chosen, job_of, model_names
+from executor.service.chat.request import NAME, ChatRequest, chosen, model_names, order_of
 from executor.service.chat.stream import ChatStream, ClientLeftError, JobFollower, while_there
+from executor.service.orders import ordered
 from executor.service.problems import problem_of
 from executor.service.state import jobs, offer, reply, settings
+from executor.service.talk import create
 from executor.store.database import database_errors
 from registry.errors import DagwrightError
 
@@ -49,7 +51,7 @@ router = APIRouter(prefix="/v1", tags=["chat"], route_class=ChatRoute)
 
 
 @router.get("/models", summary="dagwright as models for chat clients")
-async def list_models(request: Request, _: Annotated[str, Depends(tenant)]) -> Response:
+async def list_models(request: Request, _: ChatCaller) -> Response:
     """`dagwright` chooses between a plan and a single agent, `dagwright:dag` plans, `dagwright:react` lets one agent
     work; `dagwright/NAME` does it with one of the registered models alone."""
     names = model_names(offer(request).models.names())
@@ -57,14 +59,14 @@ async def list_models(request: Request, _: Annotated[str, Depends(tenant)]) -> R
 
 
 @router.get("/models/{name:path}", summary="One of the models")
-async def get_model(name: str, request: Request, _: Annotated[str, Depends(tenant)]) -> Response:
+async def get_model(name: str, request: Request, _: ChatCaller) -> Response:
     """The model of this name."""
     chosen(name, offer(request).models.names())
     return reply(_model(name))
 
 
 @router.post("/chat/completions", summary="A chat completion, made by a job")
-async def complete(body: ChatRequest, request: Request, who: Annotated[Caller, Depends(caller)]) -> Response:
+async def complete(body: ChatRequest, request: Request, who: ChatCaller) -> Response:
     """The last message of the user is the goal, earlier ones its history. The job is cancelled when the client leaves.
 
     With `stream` progress comes as `reasoning_content` and the answer as `content`. Of OpenAI's other fields those
@@ -72,12 +74,8 @@ async def complete(body: ChatRequest, request: Request, who: Annotated[Caller, D
     """
     if body.stream_options is not None and not body.stream:
         raise refused("stream_options are for streams: set stream to true", "stream_options", "invalid_value")
-    new = job_of(body, offer(request).models.names())
-    if len(new.goal) > (most := settings(request).max_goal_chars):
-        told = f"the goal may have {most:,} characters at most (setting max_goal_chars), with what system messages ask"
-        raise refused(told, "messages", "goal_too_long")
-    async with request.app.state.starts.start(who):
-        row, _ = await jobs(request).create(who.tenant, new)
+    job = ordered(order_of(body, offer(request).models.names()), offer(request), settings(request))
+    row = await create(request, who, job, None, b"")
     follower = JobFollower(request.app.state.hub, jobs(request), who.tenant, row["id"])
     with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
     shape = Shape(row["id"], body.model, int(row["created_at"].timestamp()), with_usage)
