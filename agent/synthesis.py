@@ -13,7 +13,7 @@ from registry.fallback import alternatives, change_of, is_outage
 from registry.llm import LLM
 from registry.messages import Message, Usage
 from registry.models import ModelRegistry
-from registry.text import cut_middle, load_prompt
+from registry.text import cut_middle, load_prompt, marked, unforgeable_marker
 
 from .events import Emit
 
@@ -53,8 +53,9 @@ def format_trace(messages: Sequence[Message]) -> str:
 
 
 def synthesis_messages(query: str, trace: str) -> list[Message]:
-    """What the synthesis model is asked."""
-    prompt = load_prompt("agent", "synthesis_input").substitute(query=query, trace=trace)
+    """What the synthesis model is asked; the work stands between lines that it can't forge, however it was cut."""
+    work = marked(trace, "the work", unforgeable_marker([query, trace]))
+    prompt = load_prompt("agent", "synthesis_input").substitute(query=query, trace=work)
     return [Message.system(load_prompt("agent", "synthesis").substitute()), Message.user(prompt)]
 
 

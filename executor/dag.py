@@ -99,6 +99,7 @@ class DAGExecutor:
             options = replace(options, step_timeout=step_timeout)
         self.options, self.on_event, self.recorder, self.clock = options, on_event, recorder, clock
         self._agents = AgentRunner(models, tools, hooks, options, clock, services)
+        self.taint = () if services is None else services.taint
         self.runner: StepRunner = runner or self._agents
         self._execution: _Execution | None = None
         self.results: Mapping[str, StepResult] = {}
@@ -158,7 +159,7 @@ class _Execution:
 
     def __init__(self, executor: DAGExecutor, plan: Plan, kept: Mapping[str, StepResult]) -> None:
         self.options, self.runner, self.clock = executor.options, executor.runner, executor.clock
-        self.recorder, self.on_event = executor.recorder, executor.on_event
+        self.recorder, self.on_event, self.taint = executor.recorder, executor.on_event, executor.taint
         self.goal = plan.goal
         self.steps = {step.id: step for step in plan.steps}
         self.state = State.initial(_shape(plan, kept), self.options.max_concurrency)
@@ -287,7 +288,7 @@ class _Execution:
         """The step's attempts, from what it starts with: the results of its dependencies."""
         dependencies = dependencies_of(step, self.steps, self.results)
         emit = None if self.on_event is None else partial(self.forward, step.id)
-        work.taint = joined_taint(*(dependency.result.taint for dependency in dependencies))
+        work.taint = joined_taint(self.taint, *(dependency.result.taint for dependency in dependencies))
         brief = StepBrief(
             step,
             self.goal,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agent.context import FATAL
+from agent.trust import joined_taint
 from planner.analyzer import PlanAnalyzer, Verdict
 from planner.checks import PlanError
 from planner.plan import Plan
@@ -136,6 +137,8 @@ def _set_plan(job: JobState, plan: Plan) -> None:
 
 
 async def _execute(job: JobState) -> PlanResult:
+    """A round. The steps of a later one were written by a planner that had read what the earlier ones brought: they
+    carry its taint."""
     assert job.plan is not None
     job.log.append("phase", {"phase": "executing"})
     kept = {name: job.steps[name] for name in job.plan.kept if name in job.steps}
@@ -149,7 +152,7 @@ async def _execute(job: JobState) -> PlanResult:
         on_event=recorder.observe,
         recorder=recorder,
         options=replace(job.options.run, agent=agent, citation_verification=cited),
-        services=job.services,
+        services=replace(job.services, taint=joined_taint(*(step.taint for step in job.steps.values()))),
         clock=job.clock,
     )
     job.executor = executor
