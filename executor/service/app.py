@@ -21,6 +21,7 @@ from . import problems
 from .guard import Guard
 from .limits import Requests, Starts
 from .state import Offer
+from .upkeep import upkeep
 
 if TYPE_CHECKING:
     from executor.settings_model import Settings
@@ -82,6 +83,7 @@ def _lifespan(
             state.workshop = workshop if workshop is not None else await _offer(stack, settings)
             state.secrets = _secrets(settings)
             await _start_hub(stack, app, live_socket)
+            await stack.enter_async_context(upkeep(database, state.secrets, settings.fetch_allow))
             yield
 
     return lifespan

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import Field, ValidationError
-from pydantic_core import from_json
 
 from executor.store.batches import Fault, Item, Mode
 from executor.store.database import cleaned
@@ -60,8 +60,8 @@ class Items:
                 yield self._counted(Item(number, None, "", fault=fault))
                 continue
             try:
-                value = from_json(line)
-            except ValueError as error:
+                value = json.loads(line)
+            except (ValueError, RecursionError) as error:
                 yield self._counted(
                     Item(number, None, "", fault=Fault("invalid_json", f"no valid JSON: {error}"[:500]))
                 )

@@ -11,8 +11,7 @@ import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +70,8 @@ class Secrets:
 
 
 class WebhookSender:
-    """Delivers what is due, as long as `run` runs. `allow`: private addresses (host:port) that may be reached."""
+    """Delivers what is due, as long as `run` runs; tries that are under way at its end are made again, by another
+    server or after the next start. `allow`: private addresses (host:port) that may be reached."""
 
     def __init__(
         self,
@@ -170,18 +170,6 @@ class WebhookSender:
             "webhook-timestamp": str(int(now.timestamp())),
             "webhook-signature": signature,
         }
-
-
-@asynccontextmanager
-async def delivering(sender: WebhookSender) -> AsyncIterator[None]:
-    """Webhooks are delivered meanwhile; tries that are under way at the end are made again by another server, or at
-    the next start."""
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(sender.run(), name="webhooks")
-        try:
-            yield
-        finally:
-            task.cancel()
 
 
 def check_url(url: str, secrets: Secrets | None) -> None:

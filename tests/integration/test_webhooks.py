@@ -17,7 +17,7 @@ from standardwebhooks import Webhook
 
 from executor.log.stored import Ending, StoredLog
 from executor.service import webhooks
-from executor.service.webhooks import PAUSES, Secrets, WebhookSender, check_url, delivering
+from executor.service.webhooks import PAUSES, Secrets, WebhookSender, check_url
 from executor.store.database import Database
 from executor.store.jobs import JobStore, NewJob
 from registry.errors import ConfigError, UsageError
@@ -86,6 +86,16 @@ async def end(database: Database, job_id: str) -> None:
         group.create_task(log.serve())
         log.append("done", {"status": "completed"})
         await log.end(Ending("completed", {"id": job_id, "status": "completed", "goal": "goal ü"}))
+
+
+@asynccontextmanager
+async def delivering(sender: WebhookSender) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(sender.run())
+        try:
+            yield
+        finally:
+            task.cancel()
 
 
 def sender(database: Database, receiver: Receiver | None = None) -> WebhookSender:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from tempfile import SpooledTemporaryFile
@@ -11,7 +12,6 @@ from typing import IO, Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import Field, ValidationError
-from pydantic_core import from_json
 from starlette.responses import Response, StreamingResponse
 
 from executor.service.auth import Caller
@@ -177,10 +177,10 @@ def _batch(
 
 def _whole(body: bytes) -> BatchIn:
     try:
-        return BatchIn.model_validate(from_json(body))
+        return BatchIn.model_validate(json.loads(body))
     except ValidationError as error:
         raise RequestValidationError(error.errors(include_url=False)) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProblemError(400, "invalid_json", "The body is no JSON", f"the body is no valid JSON: {error}") from None
 
 
