@@ -138,18 +138,15 @@ async def test_a_letter_nobody_can_follow_costs_nothing(database: Database) -> N
     assert (await row_of(database, job))["status"] == "completed"
 
 
-async def test_a_cancel_reaches_the_model_call_within_a_second(database: Database) -> None:
+async def test_a_cancel_reaches_a_model_call_at_once(database: Database) -> None:
     held, job = Held(), await new_job(database)
-    async with running(database, Brain(held, LINE), job) as task:
+    async with running(database, Brain(held, LINE), job, look=600) as task:
         await held.began.wait()
-        loop = asyncio.get_running_loop()
-        since = loop.time()
         await JobStore(database).cancel("", job)
-        await task
-        assert loop.time() - since < 1
+        await asyncio.wait_for(task, 5)
     row = await row_of(database, job)
     assert (row["status"], row["summary"]["error_code"]) == ("cancelled", "cancelled")
-    assert [step["status"] for step in row["summary"]["steps"]] == ["cancelled", "cancelled"]
+    assert [step["status"] for step in row["summary"]["steps"]] == ["cancelled", "skipped"]
     assert [event["seq"] for event in await events_of(database, job)] == list(range(1, row["seq"] + 1))
 
 
@@ -288,6 +285,14 @@ async def test_a_job_cancelled_in_the_queue_ends_without_a_call(database: Databa
 
 @pytest.mark.parametrize("how", ["stolen", "deleted"])
 async def test_who_lost_a_job_writes_and_calls_nothing_more(database: Database, how: str) -> None:
+    effects: list[str] = []
+
+    @tool
+    def note(text: str) -> str:
+        """Writes a text down."""
+        effects.append(text)
+        return "noted"
+
     held, job = Held([ToolCall("c", "note", {"text": "x"})]), await new_job(database)
     brain = Brain(held, [{"id": name, "task": name, "dependencies": []} for name in "abc"], judge_result=None)
     task = asyncio.create_task(run_stored_job(database, uuid4(), job, workshop(brain, [note])))
@@ -303,7 +308,7 @@ async def test_who_lost_a_job_writes_and_calls_nothing_more(database: Database, 
     with pytest.raises(OwnershipLostError):
         await task
     assert await events_of(database, job) == before
-    assert len(brain.kinds) == 4
+    assert (len(brain.kinds), effects) == (4, [])
     rows = await database.rows("jobs.get", job, "")
     assert [row["status"] for row in rows] == (["running"] if how == "stolen" else [])
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -352,7 +357,7 @@ async def test_what_a_dead_worker_left_is_told_and_not_run_again(database: Datab
         last = request.messages[-1]
         if last.role == "tool":
             return "x is 41"
-        b = ("Your step" in last.content and "\ny" in last.content) or "y" in last.content.split()
+        b = any("x is 41" in message.content for message in request.messages)
         return [ToolCall("c", "send", {"text": "hello"}) if b else ToolCall("c", "look_up", {"key": "x"})]
 
     job, brain = await new_job(database, metadata={"who": "me"}), Brain(step, LINE)
