@@ -29,14 +29,16 @@ class Piece:
 class ChatAnswer:
     """The fold of one job's events. Pieces of the answer come stored and, ahead of that, live; each is said once.
 
-    `text` is the answer as it was said since it last began, `done` the payload of the job's last event.
+    `length` counts the characters of the answer that were said since it last began, `done` is the payload of the job's
+    last event.
     """
 
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
-        self.text = ""
+        self.length = 0
         self.done: Mapping[str, Any] | None = None
         self._view = JobView()
+        self._said: list[str] = []
         self._part = 0
         self._stored_part, self._stored = 0, 0
         self._void = False
@@ -59,19 +61,19 @@ class ChatAnswer:
             if offset:
                 return  # its beginning was lost on the way: it comes from storage
             self._begin(part)
-        if offset <= len(self.text) < offset + len(text):
-            yield from self._say(text[len(self.text) - offset :])
+        if offset <= self.length < offset + len(text):
+            yield from self._say(text[self.length - offset :])
 
     def end(self, done: Mapping[str, Any]) -> Iterator[Piece]:
         """Takes the account of how the job ended in, and says what its answer has that was not said yet. One that was
         written without events begins anew."""
         self.done = done
-        answer = str(done["answer"] or "")
-        if failure(self.job_id, done) is not None or answer.strip() == self.text.strip():
+        answer, said = str(done["answer"] or ""), "".join(self._said)
+        if failure(self.job_id, done) is not None or answer.strip() == said.strip():
             return
-        if not answer.startswith(self.text):
+        if not answer.startswith(said):
             self._begin(self._part + 1)
-        yield from self._say(answer[len(self.text) :])
+        yield from self._say(answer[self.length :])
 
     def _answer(self, payload: Mapping[str, Any]) -> Iterator[Piece]:
         if payload["status"] == "delta":
@@ -86,13 +88,14 @@ class ChatAnswer:
                 self._begin(self._stored_part)
 
     def _begin(self, part: int) -> None:
-        self._void = self._void or bool(self.text)
-        self._part, self.text = part, ""
+        self._void = self._void or self.length > 0
+        self._part, self._said, self.length = part, [], 0
 
     def _say(self, text: str) -> Iterator[Piece]:
         if not text:
             return
-        self.text += text
+        self._said.append(text)
+        self.length += len(text)
         notice, self._void = VOID if self._void else "", False
         yield Piece(content=notice + text)
 

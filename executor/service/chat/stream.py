@@ -210,7 +210,7 @@ class ChatStream(Response):
     def _deltas(self, pieces: list[Piece]) -> Iterator[dict[str, str]]:
         """Pieces as deltas. Where there are none one says nothing, in the field in which the client reads just now."""
         if not pieces:
-            yield {"content": ""} if self.follower.answer.text else {"reasoning_content": ""}
+            yield {"content": ""} if self.follower.answer.length else {"reasoning_content": ""}
         for piece in pieces:
             yield {"content": piece.content} if piece.content else {"reasoning_content": piece.reasoning}
 
