@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from registry.errors import ConfigError, DagwrightError, NotBuiltError, UsageError
 
 FAILED, USAGE, CANCELLED = 1, 2, 130
-NOT_BUILT = ("serve", "worker", "batch", "experiment", "jobs", "keys", "replay", "fork", "db")
+NOT_BUILT = ("batch", "experiment", "replay", "fork")
 """Commands of the design that do not exist yet; naming one says so."""
 
 
@@ -92,6 +92,26 @@ async def _dispatch(options: argparse.Namespace) -> int:
             from .command.info import tools
 
             return await tools(options)
+        case "serve":
+            from .command.serve import serve
+
+            return await serve(options)
+        case "worker":
+            from .command.worker import worker
+
+            return await worker(options)
+        case "db":
+            from .command.db import db
+
+            return await db(options)
+        case "keys":
+            from .command.keys import keys
+
+            return await keys(options)
+        case "jobs":
+            from .command.jobs import jobs
+
+            return await jobs(options)
         case _:
             from .command.info import config_check
 
@@ -151,12 +171,59 @@ def _parser() -> argparse.ArgumentParser:
     config = _actions(commands, "config", "settings")
     _command(config, "check", [everywhere, modelled],
              "each setting, its value and where it comes from; reads the models' file, calls no model")  # fmt: skip
+    _service_parsers(commands, everywhere, [everywhere, modelled, tooled])
+    _keys_parser(commands, everywhere)
+    _jobs_parser(commands, everywhere)
     demo = _command(commands, "demo", [everywhere], "replay a recorded run, without any model")
     demo.add_argument("--events", action="store_true", help="print the events as JSON lines")
     model = _actions(commands, "demo-model", "the local demonstration model")
     _command(model, "install", [everywhere], "fetch it: about 1.1 GB, once")
     _command(model, "status", [everywhere], "whether it is installed, and where (exit code 1: it is not)")
     return parser
+
+
+def _service_parsers(commands: Any, everywhere: _Parser, parents: list[_Parser]) -> None:
+    working = _Parser(add_help=False)
+    working.add_argument("--workers", metavar="N", help="worker processes (default: one for two cores)")
+    serve = _command(commands, "serve", [*parents, working], "the service, with its workers, until it is told to end")
+    serve.description = (
+        "Runs the service and its workers. The jobs are kept in the PostgreSQL of DATABASE_URL; without it one is "
+        "started in the data folder, which needs the extra `embedded`. Without API keys it listens on this machine's "
+        "own address only."
+    )
+    serve.add_argument("--host", metavar="ADDRESS", help="address to listen on (default: 127.0.0.1)")
+    serve.add_argument("--port", metavar="N", help="port to listen on (default: 8080; 0: any that is free)")
+    serve.add_argument("--quick-start", action="store_true",
+                       help="with no model configured, fetch the local demonstration model (once, 1.1 GB)")  # fmt: skip
+    _command(commands, "worker", [*parents, working], "worker processes for a service's database, on any host")
+    db = _actions(commands, "db", "the schema of the service's database")
+    _command(db, "migrate", [everywhere], "bring it up to this version")
+    _command(db, "status", [everywhere], "whether it is this version's (exit code 1: it is not)")
+
+
+def _keys_parser(commands: Any, everywhere: _Parser) -> None:
+    keys = _actions(commands, "keys", "the service's API keys: with the first one every request needs one")
+    create = _command(keys, "create", [everywhere], "make a key; it is shown this once, on stdout")
+    create.add_argument("name", metavar="NAME", help="whose it is")
+    create.add_argument("--requests-per-minute", metavar="N", help="requests it may send to each server")
+    create.add_argument("--running-jobs", metavar="N", help="jobs it may have that have not ended")
+    create.add_argument("--usd-per-day", metavar="USD", help="what its jobs of the last 24 hours may have cost")
+    _command(keys, "list", [everywhere], "the keys there are, without the keys themselves")
+    revoke = _command(keys, "revoke", [everywhere], "make a key invalid, for good")
+    revoke.add_argument("id", metavar="ID", help="key_… as listed")
+
+
+def _jobs_parser(commands: Any, everywhere: _Parser) -> None:
+    jobs = _actions(commands, "jobs", "the service's jobs, those of all keys")
+    listing = _command(jobs, "list", [everywhere], "the latest jobs, newest first")
+    listing.add_argument("--limit", metavar="N", help="so many at most (default: 20)")
+    listing.add_argument("--status", metavar="STATUS", help="only these")
+    for name, told in (
+        ("show", "a job as it stands; the exit code tells how it ended"),
+        ("events", "a job's events so far, as JSON lines"),
+        ("cancel", "end a job"),
+    ):
+        _command(jobs, name, [everywhere], told).add_argument("id", metavar="ID", help="job_…")
 
 
 def _command(commands: Any, name: str, parents: list[_Parser], told: str) -> argparse.ArgumentParser:

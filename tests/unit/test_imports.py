@@ -33,9 +33,9 @@ HEAVY = {
     "trafilatura",
 }
 """Packages that are imported on first use."""
-BY_OTHERS = {"rich"}
-"""Of these: what structlog imports where it is installed."""
-MAY_IMPORT = {"executor.settings_model": {"pydantic_settings"}}
+BY_OTHERS = {"opentelemetry", "rich"}
+"""Of these: what structlog (rich) and FastAPI (opentelemetry) import where it is installed."""
+MAY_IMPORT = {"executor.settings_model": {"pydantic_settings"}, "executor.engine_queue": {"pydantic_settings"}}
 """Modules that exist to hold what needs a heavy package; they are imported on first use themselves."""
 
 

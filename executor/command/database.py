@@ -1,0 +1,55 @@
+"""The database that commands work on."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from decimal import Decimal, InvalidOperation
+
+from executor.store.database import Database
+from executor.store.migrate import check, migrate
+from registry.errors import UsageError
+
+from .setup import data_dir, settings_of
+
+
+@asynccontextmanager
+async def opened(options: argparse.Namespace) -> AsyncIterator[Database]:
+    """The service's database, its schema checked: the one that is configured, else the embedded one, which runs
+    meanwhile. Raises DatabaseError where it can't be used."""
+    settings = settings_of(options)
+    async with AsyncExitStack() as stack:
+        if settings.database_url is not None:
+            dsn = settings.database_url.get_secret_value()
+        else:
+            from executor.embedded import embedded
+
+            dsn = await stack.enter_async_context(embedded(data_dir(settings)))
+        database = await stack.enter_async_context(Database.open(dsn, size=1))
+        if settings.database_url is None:
+            await migrate(database)  # it may have been made just now
+        await check(database)
+        yield database
+
+
+def count_of(value: str | None, option: str) -> int | None:
+    """A whole number above 0 given to an option. Raises UsageError."""
+    if value is None:
+        return None
+    if not (value.isascii() and value.isdigit() and 0 < int(value) < 1 << 31):
+        raise UsageError(f"{option} {value}: must be a whole number, at least 1")
+    return int(value)
+
+
+def usd_of(value: str | None, option: str) -> Decimal | None:
+    """An amount of USD above 0 given to an option. Raises UsageError."""
+    if value is None:
+        return None
+    try:
+        amount = Decimal(value)
+    except InvalidOperation:
+        amount = Decimal(0)
+    if not amount.is_finite() or amount <= 0:
+        raise UsageError(f"{option} {value}: must be a number of USD, more than 0")
+    return amount
