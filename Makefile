@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LOCAL_STAMP := $(VENV)/.local-model
 MCP_STAMP := $(VENV)/.mcp-server
+CHAT_STAMP := tests/chat_client/node_modules/.installed
 PYTEST := $(BIN)/python -m pytest -q
 export GOAL
 
@@ -50,7 +51,13 @@ $(MCP_STAMP): $(STAMP) tests/mcp-server-requirements.txt
 		-r tests/mcp-server-requirements.txt
 	@touch $@
 
-test-heavy: $(LOCAL_STAMP) $(MCP_STAMP)
+$(CHAT_STAMP): tests/chat_client/package-lock.json
+	@if command -v npm >/dev/null; then \
+		echo "Installing a chat client in another language for the tests (once) …"; \
+		cd tests/chat_client && npm ci --ignore-scripts --no-audit --no-fund --silent && touch node_modules/.installed; \
+	else echo "npm is not here: the test with a chat client in another language is left out"; fi
+
+test-heavy: $(LOCAL_STAMP) $(MCP_STAMP) $(CHAT_STAMP)
 	$(PYTEST) -m heavy
 
 check: $(STAMP)
@@ -76,4 +83,4 @@ constraints:
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-header --group dev pyproject.toml -o constraints.txt
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/chat_client/node_modules
