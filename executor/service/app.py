@@ -18,6 +18,7 @@ from executor.store.migrate import check
 from registry.errors import ConfigError
 
 from . import problems
+from .figures import Counted, HttpFigures
 from .guard import Guard
 from .limits import Requests, Starts
 from .state import Offer
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from .webhooks import Secrets
 
-ROUTES = ("health", "session", "jobs", "results", "plans", "tools", "events", "batches", "chat", "metrics")
+ROUTES = ("health", "session", "jobs", "results", "plans", "tools", "events", "batches", "chat", "webhooks", "metrics")
 """The modules of `routes`, in the order in which their routes are tried."""
 
 
@@ -63,7 +64,9 @@ def create_app(
     for name in ROUTES:
         if find_spec(f"executor.service.routes.{name}") is not None:
             app.include_router(import_module(f"executor.service.routes.{name}").router, responses=problems.RESPONSES)
+    app.state.figures = HttpFigures()
     app.add_middleware(Guard, settings=settings)
+    app.add_middleware(Counted, figures=app.state.figures)
     return app
 
 

@@ -12,11 +12,13 @@ from pydantic import Field, ValidationError
 from executor.store.batches import Fault, Item, Mode
 from executor.store.database import cleaned
 from executor.store.jobs import NewJob
+from registry.errors import UsageError
 
-from .orders import ordered
+from .orders import invalid, ordered
 from .problems import ProblemError, problem_of
 from .schemas import JobIn, PlanningIn
 from .state import Offer
+from .webhooks import Secrets, check_url
 
 if TYPE_CHECKING:
     from executor.settings_model import Settings
@@ -46,8 +48,8 @@ LINES: dict[Mode, type[PlanLine] | type[RunLine]] = {"plan": PlanLine, "run": Ru
 class Items:
     """Makes items of a batch's lines, each of which has to be what a single job has to be, too."""
 
-    def __init__(self, mode: Mode, offer: Offer, settings: Settings) -> None:
-        self._mode, self._offer, self._settings = mode, offer, settings
+    def __init__(self, mode: Mode, offer: Offer, settings: Settings, secrets: Secrets | None) -> None:
+        self._mode, self._offer, self._settings, self._secrets = mode, offer, settings, secrets
         self._seen: set[str] = set()
         self._count = 0
 
@@ -94,7 +96,13 @@ class Items:
             line = LINES[self._mode].model_validate(value)
         except ValidationError as error:
             raise problem_of(RequestValidationError(error.errors(include_url=False))) from None
-        return ordered(line, self._offer, self._settings)
+        job = ordered(line, self._offer, self._settings)
+        if job.webhook is not None:
+            try:
+                check_url(job.webhook, self._secrets)
+            except UsageError as error:
+                raise invalid("webhook_invalid", "The webhook can't be called", str(error), "webhook") from None
+        return job
 
     def _counted(self, item: Item) -> Item:
         self._count += 1

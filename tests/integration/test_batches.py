@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator, Iterable
 from decimal import Decimal
@@ -19,6 +20,7 @@ from executor.store.keys import KeyStore
 from registry.messages import Usage
 from tests.support.service import Service, running
 
+SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 LINES = {"content-type": "application/x-ndjson"}
 
 
@@ -394,8 +396,18 @@ async def test_what_is_no_batchs_name_is_404(service: Service, name: str) -> Non
         assert (await service.http.request(method, f"/v1/batches/{name}{path}")).status_code == 404
 
 
-async def test_an_items_webhook_is_kept(service: Service) -> None:
-    batch = await made(service, {"custom_id": "a", "goal": "g", "webhook": "https://example.com/hook"})
-    row = (await items(service, batch))["a"]
-    async with service.database.connection() as connection:
-        assert await connection.fetchval("select url from dw_webhooks where job = $1", row["id"]) is not None
+async def test_an_items_webhook_is_kept_or_refused(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = {"custom_id": "a", "goal": "g", "webhook": "https://example.com/hook"}
+    async with running(database_url) as service:
+        batch = await made(service, line, *goals(1))
+        error = (await results(service, batch))[1]["error"]
+        assert (error["code"], "webhook_secret_env" in error["detail"]) == ("webhook_invalid", True)
+        assert (await service.http.get("/v1/webhooks/secret")).status_code == 404
+    monkeypatch.setenv("HOOKS", SECRET)
+    async with running(database_url, webhook_secret_env="HOOKS") as service:
+        batch = await made(service, line, {"custom_id": "b", "goal": "g", "webhook": "ftp://example.com"})
+        row = (await items(service, batch))["a"]
+        async with service.database.connection() as connection:
+            assert await connection.fetchval("select url from dw_webhooks where job = $1", row["id"]) == line["webhook"]
+        assert (await results(service, batch))[2]["error"]["code"] == "webhook_invalid"
+        assert (await service.http.get("/v1/webhooks/secret")).json() == {"secret": SECRET}

@@ -167,12 +167,16 @@ def _batch(
     """Mode, metadata and the items of a body. Raises ProblemError."""
     if is_json(kind):
         whole = _whole(body.read())
-        items = Items(whole.mode, offer(request), settings(request))
+        items = _items(request, whole.mode)
         return (whole.mode, dict(whole.metadata or {})), items.of_values(whole.requests)
     if mode is None:
         detail = "say what is to be done with JSON lines: ?mode=plan or ?mode=run"
         raise ProblemError(422, "validation", "The mode is missing", detail, problems=[("missing", ["mode"], detail)])
-    return (mode, {}), Items(mode, offer(request), settings(request)).of_lines(body)
+    return (mode, {}), _items(request, mode).of_lines(body)
+
+
+def _items(request: Request, mode: Mode) -> Items:
+    return Items(mode, offer(request), settings(request), request.app.state.secrets)
 
 
 def _whole(body: bytes) -> BatchIn:
