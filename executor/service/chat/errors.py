@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.responses import Response
 
 from executor.service.problems import ProblemError
@@ -11,6 +13,26 @@ KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_
 """OpenAI's types of errors by status; others are the request's fault below 500 and the server's from there on."""
 NO_RETRY = {"x-should-retry": "false"}
 """Clients of OpenAI's ask anew by themselves unless this stands in the answer: the work would be paid for again."""
+
+_TEXT = {"type": "string"}
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {"message": _TEXT, "type": _TEXT, "param": {"type": ["string", "null"]}, "code": _TEXT},
+        }
+    },
+}
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    "default": {
+        "description": "What went wrong, as OpenAI tells it",
+        "content": {"application/json": {"schema": _ERROR}},
+    }
+}
+"""What every route of this kind may answer beside what it is asked for."""
 
 
 def refused(message: str, param: str | None, code: str = "unsupported_parameter", status: int = 400) -> ProblemError:

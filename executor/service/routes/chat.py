@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from executor.service.chat.access import ChatCaller
 from executor.service.chat.answer import Piece, Shape
-from executor.service.chat.errors import refused, response_of
+from executor.service.chat.errors import RESPONSES, refused, response_of
 from executor.service.chat.request import NAME, ChatRequest, chosen, model_names, order_of
 from executor.service.chat.stream import ChatStream, ClientLeftError, JobFollower, while_there
 from executor.service.orders import ordered
@@ -47,7 +47,16 @@ class ChatRoute(APIRoute):
         return handle
 
 
-router = APIRouter(prefix="/v1", tags=["chat"], route_class=ChatRoute)
+router = APIRouter(prefix="/v1", tags=["chat"], route_class=ChatRoute, responses=RESPONSES)
+COMPLETION: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The completion, as OpenAI tells it; a stream of its chunks where `stream` is true",
+        "content": {
+            "application/json": {"schema": {"type": "object"}},
+            "text/event-stream": {"schema": {"type": "string"}},
+        },
+    }
+}
 
 
 @router.get("/models", summary="dagwright as models for chat clients")
@@ -65,7 +74,7 @@ async def get_model(name: str, request: Request, _: ChatCaller) -> Response:
     return reply(_model(name))
 
 
-@router.post("/chat/completions", summary="A chat completion, made by a job")
+@router.post("/chat/completions", summary="A chat completion, made by a job", responses=COMPLETION)
 async def complete(body: ChatRequest, request: Request, who: ChatCaller) -> Response:
     """The last message of the user is the goal, earlier ones its history. The job is cancelled when the client leaves.
 
