@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 from fastapi.security import APIKeyCookie, APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
@@ -19,6 +19,7 @@ COOKIE = "dagwright_session"
 _bearer = HTTPBearer(auto_error=False, scheme_name="bearer", description="An API key")
 _header = APIKeyHeader(name="x-api-key", auto_error=False, scheme_name="x-api-key", description="An API key")
 _cookie = APIKeyCookie(name=COOKIE, auto_error=False, scheme_name="session", description="What /v1/session gave")
+_HOST = re.compile(r"(?:\[([^\]]*)\]|([^:\[\]]+))(?::\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +72,8 @@ def from_here(request: Request) -> None:
         raise _forbidden(
             "without API keys the service answers this machine only: `dagwright keys create NAME` makes one"
         )
-    host = urlsplit(f"//{request.headers.get('host', '')}")
-    try:
-        name = host.hostname or ""
-    except ValueError:
-        name = ""
-    if not is_loopback(name):
+    host = _HOST.fullmatch(request.headers.get("host", ""))
+    if host is None or not is_loopback(host[1] or host[2]):
         raise _forbidden("without API keys the service must be called as localhost or 127.0.0.1")
 
 
@@ -87,7 +84,7 @@ def same_origin(request: Request) -> None:
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site not in (None, "same-origin", "none"):
         raise _forbidden("requests of other sites' pages need an API key")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+    if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
         raise _forbidden("requests of other sites' pages need an API key")
 
 

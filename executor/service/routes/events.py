@@ -83,6 +83,7 @@ STREAM: dict[int | str, dict[str, Any]] = {
 
 @router.get(
     "/v1/jobs/{job_id}/events",
+    status_code=200,
     summary="A job's events, those so far and then as they come",
     response_class=EventStream,
     responses=STREAM,
