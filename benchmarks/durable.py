@@ -1,0 +1,196 @@
+"""What it costs that nothing is lost: CPU of worker and PostgreSQL per step of a stored job.
+
+    python -m benchmarks.durable [--jobs 100]
+
+A step makes three model calls and two tool calls, of a scripted model and tools that do nothing. The same jobs run with
+their logs in memory and in a PostgreSQL of their own (fsync off: the disk's part is waiting, not CPU); all processes of
+that server are counted. Ends with status 1 where a target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from executor.inbox import Inbox
+from executor.job import JobRunner
+from executor.log.memory import MemoryLog
+from executor.settings_model import Settings
+from executor.store.database import Database
+from executor.store.jobs import JobStore, NewJob
+from executor.stored_job import run_stored_job
+from executor.workshop import Workshop
+from registry.artifacts import MemoryArtifacts
+from registry.llm_types import ChatRequest
+from registry.messages import ToolCall
+from registry.models import as_registry
+from registry.testing import ScriptedLLM
+from registry.tools import Tool, ToolRegistry
+from tests.support import postgres
+
+TARGET_MS = 2.0
+"""CPU per step that durability may cost, worker and PostgreSQL together."""
+STEPS, AT_ONCE, ROUNDS, WARM = 8, 20, 3, 20
+CLOCK_TICK = os.sysconf("SC_CLK_TCK")
+PLAN = {"steps": [{"id": f"s{n}", "task": f"task {n}", "dependencies": []} for n in range(STEPS)]}
+PARAMETERS = {"type": "object", "properties": {"key": {"type": "string"}}}
+
+
+def brain(request: ChatRequest) -> Any:
+    """Two turns with a tool call each, then a result of 500 characters."""
+    if request.stream:
+        return "the written answer"
+    done = sum(message.role == "tool" for message in request.messages)
+    return [ToolCall(f"c{done}", "work", {"key": "k" * 20})] if done < 2 else "x" * 500
+
+
+async def work(key: str) -> str:
+    """The one tool."""
+    return key * 25
+
+
+def workshop(inbox: Inbox | None, *, writes: bool) -> Workshop:
+    """Jobs whose plan is given and is not analyzed, so that steps are all there is."""
+    tools = ToolRegistry([Tool("work", "Works.", PARAMETERS, work, read_only=not writes)])
+    settings = Settings(max_concurrency=STEPS, completion_check_min_tools=0, max_replan_rounds=1)
+    return Workshop(as_registry(ScriptedLLM(brain)), tools, settings, inbox=inbox)
+
+
+async def new_jobs(database: Database, number: int) -> list[str]:
+    """So many queued jobs."""
+    store = JobStore(database)
+    return [(await store.create("", NewJob("goal", "dag", request={"plan": PLAN})))[0]["id"] for _ in range(number)]
+
+
+async def in_turn(jobs: list[str], run: Callable[[str], Awaitable[Any]]) -> None:
+    """Runs them, `AT_ONCE` at a time."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one(job: str) -> None:
+        async with slots:
+            await run(job)
+
+    async with asyncio.TaskGroup() as group:
+        for job in jobs:
+            group.create_task(one(job))
+
+
+def postmaster_in(folder: str) -> int:
+    """The process id of the server whose data this is."""
+    return int(Path(folder, "postmaster.pid").read_text().split()[0])
+
+
+def server_seconds(postmaster: int) -> float:
+    """CPU seconds of the server's processes, those that have ended among them."""
+    total = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it has just ended
+            continue
+        if int(stat.parent.name) == postmaster:
+            total += sum(map(int, fields[11:15]))  # its own, and its children's that have ended
+        elif int(fields[1]) == postmaster:
+            total += sum(map(int, fields[11:13]))
+    return total / CLOCK_TICK
+
+
+async def measured(dsn: str, number: int, *, stored: bool, writes: bool) -> tuple[float, float]:
+    """CPU milliseconds per step: of this process, and of the server."""
+    async with Database.open(dsn) as database, Inbox.open(database) as inbox:
+        tools = workshop(inbox, writes=writes)
+        row = await database.row("jobs.get", (await new_jobs(database, 1))[0], "")
+        assert row is not None
+        owner, jobs = uuid4(), await new_jobs(database, WARM + number)
+        async with database.connection() as connection:
+            postmaster = postmaster_in(await connection.fetchval("show data_directory"))
+
+        async def in_memory(job: str) -> None:
+            log = MemoryLog(job)
+            await JobRunner(tools.job({**row, "id": job}, log, MemoryArtifacts(), log.barrier)).run()
+
+        async def in_database(job: str) -> None:
+            await run_stored_job(database, owner, job, tools)
+
+        run = in_database if stored else in_memory
+        await in_turn(jobs[:WARM], run)  # new connections look up types, and plan each statement a few times
+        before, server = time.process_time(), server_seconds(postmaster)
+        await in_turn(jobs[WARM:], run)
+        spent, server = time.process_time() - before, server_seconds(postmaster) - server
+        return 1000 * spent / (number * STEPS), 1000 * server / (number * STEPS)
+
+
+async def statements_of(dsn: str, *, writes: bool) -> float:
+    """Statements per step of one job."""
+    names: list[str] = []
+    rows, row = Database.rows, Database.row
+
+    async def counted_rows(self: Database, name: str, *args: Any) -> Any:
+        names.append(name)
+        return await rows(self, name, *args)
+
+    async def counted_row(self: Database, name: str, *args: Any) -> Any:
+        names.append(name)
+        return await row(self, name, *args)
+
+    async with Database.open(dsn) as database:
+        (job,) = await new_jobs(database, 1)
+        Database.rows, Database.row = counted_rows, counted_row  # type: ignore[method-assign]
+        try:
+            await run_stored_job(database, uuid4(), job, workshop(None, writes=writes))
+        finally:
+            Database.rows, Database.row = rows, row  # type: ignore[method-assign]
+    return len(names) / STEPS
+
+
+async def figures(dsn: str, template: str, jobs: int) -> bool:
+    """Prints the table; whether a target is missed."""
+    own = await postgres.fresh(dsn, template)
+    missed = False
+    print(f"{'tools':12}{'memory':>10}{'stored':>10}{'server':>10}{'durable':>10}{'target':>8}{'statements':>12}")
+    for writes in (False, True):
+        rounds = [
+            (
+                await measured(own, jobs, stored=False, writes=writes),
+                await measured(own, jobs, stored=True, writes=writes),
+            )
+            for _ in range(ROUNDS)
+        ]
+        memory = statistics.median(one[0][0] for one in rounds)
+        stored = statistics.median(one[1][0] for one in rounds)
+        server = statistics.median(one[1][1] for one in rounds)
+        durable = stored - memory + server
+        count = await statements_of(own, writes=writes)
+        missed = missed or durable > TARGET_MS
+        name, mark = "that write" if writes else "read-only", "  MISSED" if durable > TARGET_MS else ""
+        print(
+            f"{name:12}{memory:>10.2f}{stored:>10.2f}{server:>10.2f}{durable:>10.2f}{TARGET_MS:>8.1f}{count:>12.1f}{mark}",
+            flush=True,
+        )
+    print("ms of CPU per step; durable: stored - memory + server")
+    await postgres.dropped(dsn, own)
+    return missed
+
+
+def main() -> int:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=100, help="jobs per measurement")
+    jobs = parser.parse_args().jobs
+    with postgres.server() as dsn:
+        template = asyncio.run(postgres.template(dsn))
+        missed = asyncio.run(figures(dsn, template, jobs))
+    print("MISSED" if missed else "PASS")
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
