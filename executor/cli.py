@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from registry.errors import ConfigError, DagwrightError, NotBuiltError, UsageError
 
 FAILED, USAGE, CANCELLED = 1, 2, 130
-NOT_BUILT = ("batch", "experiment", "replay", "fork")
+NOT_BUILT = ("experiment", "replay", "fork")
 """Commands of the design that do not exist yet; naming one says so."""
 
 
@@ -112,6 +112,10 @@ async def _dispatch(options: argparse.Namespace) -> int:
             from .command.jobs import jobs
 
             return await jobs(options)
+        case "batch":
+            from .command.batch import batch
+
+            return await batch(options)
         case _:
             from .command.info import config_check
 
@@ -174,6 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     _service_parsers(commands, everywhere, [everywhere, modelled, tooled])
     _keys_parser(commands, everywhere)
     _jobs_parser(commands, everywhere)
+    _batch_parser(commands, everywhere)
     demo = _command(commands, "demo", [everywhere], "replay a recorded run, without any model")
     demo.add_argument("--events", action="store_true", help="print the events as JSON lines")
     model = _actions(commands, "demo-model", "the local demonstration model")
@@ -224,6 +229,22 @@ def _jobs_parser(commands: Any, everywhere: _Parser) -> None:
         ("cancel", "end a job"),
     ):
         _command(jobs, name, [everywhere], told).add_argument("id", metavar="ID", help="job_…")
+
+
+def _batch_parser(commands: Any, everywhere: _Parser) -> None:
+    batch = _command(commands, "batch", [everywhere], "thousands of goals through a running service")
+    batch.description = (
+        "Sends a file of JSON lines, each with custom_id and goal, to a running service, waits, and prints a line for "
+        "each as it ended. The variable DAGWRIGHT_API_KEY holds the key. Ctrl-C leaves the batch running. Exit codes: "
+        "0 all succeeded, 3 some, 1 none, 130 some were cancelled."
+    )
+    batch.add_argument("file", metavar="FILE.jsonl", nargs="?", help="- for stdin")
+    batch.add_argument("--mode", choices=["run", "plan"], help="whole jobs (the default), or plans only")
+    batch.add_argument("--output", metavar="FILE", help="where the results go (default: stdout)")
+    batch.add_argument("--url", metavar="URL", help="the service (default: where `serve` listens on this machine)")
+    batch.add_argument("--detach", action="store_true", help="don't wait: the batch's id is told on stderr")
+    batch.add_argument("--id", metavar="ID", help="a batch that was sent before, instead of a file")
+    batch.add_argument("--cancel", action="store_true", help="end that batch")
 
 
 def _command(commands: Any, name: str, parents: list[_Parser], told: str) -> argparse.ArgumentParser:

@@ -33,6 +33,7 @@ ALIASES: Mapping[str, str] = {
     "citation_verification": "DAG_CITATION_VERIFICATION",
     "llm_context_size": "LLM_CONTEXT_SIZE",
     "llm_max_output_tokens": "LLM_MAX_OUTPUT_TOKENS",
+    "database_url": "DATABASE_URL",
 }
 """Names that work beside our own, which go first."""
 OF_A_JOB = (
@@ -55,6 +56,7 @@ OF_A_JOB = (
 )
 """What whoever asks for a job may set for it. The others belong to the machine it runs on."""
 OTHER_VARIABLES = (
+    "DAGWRIGHT_API_KEY",
     "DAGWRIGHT_MODELS",
     "DAGWRIGHT_MODEL",
     "DAGWRIGHT_SMART_MODEL",

@@ -140,7 +140,19 @@ class Settings(BaseSettings):
     data_dir: Path | None = None
     """Where jobs, keys and downloaded files are kept."""
     database_url: SecretStr | None = None
-    """The PostgreSQL database of the service."""
+    """The PostgreSQL database of the service; `serve` starts an embedded one where it is not set."""
+    host: str = "127.0.0.1"
+    """The address the service listens on; any but the machine's own only once there are API keys."""
+    port: Annotated[int, Field(ge=0, le=65535), BeforeValidator(_no_truth)] = 8080
+    """The service's port; 0: any that is free."""
+    workers: Count | None = None
+    """Worker processes of this machine; not set: one for two cores."""
+    jobs_per_worker: Annotated[int, Field(ge=2), BeforeValidator(_no_truth)] = 64
+    """Jobs a worker process runs at once: they wait for models most of the time."""
+    heartbeat_timeout: Seconds = 30.0
+    """Seconds without a sign of life of a worker after which its jobs are given to others."""
+    drain_seconds: Seconds = 8.0
+    """Seconds that running jobs have when a worker is told to end; then they are handed over."""
     max_request_bytes: Count = 8 << 20
     """Bytes of a request's body to the service."""
     max_batch_bytes: Count = 256 << 20

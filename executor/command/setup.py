@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,9 @@ GIVEN = (
     "answer_mode",
     "max_steps",
     "workspace",
+    "host",
+    "port",
+    "workers",
 )
 """Options of the command that are settings."""
 
@@ -77,18 +80,19 @@ def tools_of(settings: Settings) -> ToolRegistry:
 
 
 @asynccontextmanager
-async def all_tools(settings: Settings) -> AsyncIterator[tuple[ToolRegistry, McpTools]]:
+async def all_tools(
+    settings: Settings, warn: Callable[[str], None] | None = None
+) -> AsyncIterator[tuple[ToolRegistry, McpTools]]:
     """The built-in tools and those of the MCP servers, which run meanwhile; and what the servers say of theirs.
 
-    A server that can't be reached is told on stderr. Raises ConfigError where it is required.
+    A server that can't be reached is told to `warn` (default: on stderr). Raises ConfigError where it is required.
     """
+    warn = warn or (lambda text: tell(f"warning: {text}"))
     tools = tools_of(settings)
     if not settings.mcp:
         yield tools, McpTools()
         return
-    async with mcp_tools(
-        settings.mcp, env=read_environment(), taken=tools.names(), warn=lambda text: tell(f"warning: {text}")
-    ) as found:
+    async with mcp_tools(settings.mcp, env=read_environment(), taken=tools.names(), warn=warn) as found:
         for tool in found.tools:
             tools.register(tool)
         yield tools, found
@@ -125,11 +129,11 @@ async def _prepared(options: argparse.Namespace, settings: Settings, servers: bo
     except NoModelError as missing:
         if not unconfigured:
             raise
-        await _demonstration_model(settings, missing, wanted=getattr(options, "quick_start", False))
+        await demonstration_model(settings, missing, wanted=getattr(options, "quick_start", False))
         async with all_tools(settings) as (tools, _), _demonstration(settings, tools) as setup:
             yield setup
         return
-    _with_retries(models, settings)
+    with_retries(models, settings)
     try:
         if not servers:
             yield Setup(settings, models, tools_of(settings), JobOptions.from_settings(settings))
@@ -140,7 +144,7 @@ async def _prepared(options: argparse.Namespace, settings: Settings, servers: bo
         await models.aclose()
 
 
-def _with_retries(models: ModelRegistry, settings: Settings) -> None:
+def with_retries(models: ModelRegistry, settings: Settings) -> None:
     """The settings' limits of tries and waits hold for every model."""
     retry = RetryPolicy(settings.llm_tries, settings.llm_wait_cap, settings.llm_total_wait)
     for name in models.names():
@@ -152,7 +156,7 @@ def show_progress(text: str, share: float) -> None:
     note(f"[{share:4.0%}] {text}")
 
 
-async def _demonstration_model(settings: Settings, missing: NoModelError, *, wanted: bool) -> None:
+async def demonstration_model(settings: Settings, missing: NoModelError, *, wanted: bool) -> None:
     """Sees to it that the demonstration model is there; without the user's word nothing is fetched."""
     from executor.demo.install import demo_installed, install
 
@@ -174,7 +178,7 @@ async def _demonstration(settings: Settings, tools: ToolRegistry) -> AsyncIterat
     async with demo_server(data_dir(settings)) as llm:
         models = ModelRegistry()
         models.register("demo", llm, roles=["general"], origin="the installed demonstration model")
-        _with_retries(models, settings)
+        with_retries(models, settings)
         try:
             yield Setup(settings, models, use.tools, use.options, use.mode, HEADER)
         finally:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from executor.settings import ALIASES, MASK, data_folder, describe, load_settings, read_environment, unknown_variables
 from registry.errors import ConfigError
@@ -55,6 +55,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "citation_verification": ("true", True),
     "llm_context_size": ("32000", 32_000),
     "llm_max_output_tokens": ("4000", 4_000),
+    "database_url": ("postgresql://h/d", SecretStr("postgresql://h/d")),
 }
 
 
