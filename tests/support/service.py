@@ -59,13 +59,15 @@ def offer() -> Offer:
 
 
 @asynccontextmanager
-async def running(dsn: str, workshop: Any = None, *, size: int = 5, **settings: Any) -> AsyncIterator[Service]:
-    """The service on a free port of this machine."""
+async def running(
+    dsn: str, workshop: Any = None, *, size: int = 5, port: int = 0, **settings: Any
+) -> AsyncIterator[Service]:
+    """The service on a port of this machine, a free one by default."""
     async with Database.open(dsn, size=size) as database:
         app = create_app(
             Settings.of(settings, {}), database=database, workshop=offer() if workshop is None else workshop
         )
-        async with listening(app) as url, httpx2.AsyncClient(base_url=url, timeout=30) as http:
+        async with listening(app, port) as url, httpx2.AsyncClient(base_url=url, timeout=30) as http:
             yield Service(http, app, database, url)
 
 
@@ -96,10 +98,11 @@ async def written(
 
 
 @asynccontextmanager
-async def listening(app: FastAPI) -> AsyncIterator[str]:
+async def listening(app: FastAPI, port: int = 0) -> AsyncIterator[str]:
     """The address of an application that uvicorn serves meanwhile."""
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", log_config=None, timeout_graceful_shutdown=5))
         async with asyncio.TaskGroup() as group:
             serving = group.create_task(server.serve([listener]))
