@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 
 from executor.store.database import Database, DatabaseError
 from executor.store.jobs import JobStore
@@ -21,6 +20,7 @@ from . import problems
 from .figures import Counted, HttpFigures
 from .guard import Guard
 from .limits import Requests, Starts
+from .routes import batches, chat, events, health, jobs, metrics, plans, results, session, tools, webhooks
 from .state import Offer
 from .upkeep import upkeep
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from .webhooks import Secrets
 
-ROUTES = ("health", "session", "jobs", "results", "plans", "tools", "events", "batches", "chat", "webhooks", "metrics")
-"""The modules of `routes`, in the order in which their routes are tried."""
+ROUTES = (health, session, jobs, results, plans, tools, events, batches, chat, webhooks, metrics)
+"""The modules of routes, in the order in which they are tried."""
 
 
 def create_app(
@@ -60,10 +60,9 @@ def create_app(
     )
     app.state.settings = settings
     app.state.requests = Requests()
-    problems.handle(app)
-    for name in ROUTES:
-        if find_spec(f"executor.service.routes.{name}") is not None:
-            app.include_router(import_module(f"executor.service.routes.{name}").router, responses=problems.RESPONSES)
+    for module in ROUTES:
+        app.include_router(module.router, responses=problems.RESPONSES)
+    problems.handle(app, [route for module in ROUTES for route in module.router.routes if isinstance(route, APIRoute)])
     app.state.figures = HttpFigures()
     app.add_middleware(Guard, settings=settings)
     app.add_middleware(Counted, figures=app.state.figures)

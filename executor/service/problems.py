@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -95,14 +96,21 @@ def busy(error: Exception) -> ProblemError:
     return ProblemError(503, "database_unavailable", "The database can't be reached", detail, headers=headers)
 
 
-def handle(app: FastAPI) -> None:
-    """Makes the application tell everything that goes wrong as a problem."""
+def handle(app: FastAPI, routes: Sequence[APIRoute]) -> None:
+    """Makes the application tell everything that goes wrong as a problem; `routes` are its own."""
+
+    async def answer(request: Request, error: Exception) -> Response:
+        problem = problem_of(error)
+        if problem.status == HTTPStatus.METHOD_NOT_ALLOWED:  # the router names the methods of one route only
+            problem.headers["Allow"] = ", ".join(sorted(_methods(routes, request.url.path)))
+        return problem.response()
+
     for kind in (ProblemError, HTTPException, RequestValidationError, BusyError, DatabaseError, *database_errors()):
-        app.add_exception_handler(kind, _answer)
+        app.add_exception_handler(kind, answer)
 
 
-async def _answer(request: Request, error: Exception) -> Response:
-    return problem_of(error).response()
+def _methods(routes: Sequence[APIRoute], path: str) -> set[str]:
+    return {method for route in routes if route.path_regex.match(path) for method in route.methods or ()}
 
 
 def problem_of(error: Exception) -> ProblemError:

@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from executor.service.problems import ProblemError
+from executor.service.problems import MEDIA_TYPE, SHAPE, ProblemError
 from executor.service.state import reply
 
 KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -29,10 +29,10 @@ _ERROR = {
 RESPONSES: dict[int | str, dict[str, Any]] = {
     "default": {
         "description": "What went wrong, as OpenAI tells it",
-        "content": {"application/json": {"schema": _ERROR}},
+        "content": {"application/json": {"schema": _ERROR}, MEDIA_TYPE: {"schema": SHAPE}},
     }
 }
-"""What every route of this kind may answer beside what it is asked for."""
+"""What every route of this kind may answer beside what it is asked for; what no route takes is told as elsewhere."""
 
 
 def refused(message: str, param: str | None, code: str = "unsupported_parameter", status: int = 400) -> ProblemError:

@@ -69,6 +69,10 @@ async def _notice_the_end(receive: Receive, reader: Reader) -> None:
     reader.leave()
 
 
+ITEM = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
+}
 STREAM: dict[int | str, dict[str, Any]] = {
     200: {
         "description": (
@@ -76,16 +80,15 @@ STREAM: dict[int | str, dict[str, Any]] = {
             "Pieces of the answer come ahead of their storage as `answer` events without an id; `part` and `offset` "
             "(in Unicode characters) say where a piece belongs, live or stored. The stream of an ended job ends."
         ),
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        "content": {"text/event-stream": {"itemSchema": ITEM}},
     }
 }
 
 
 @router.get(
     "/v1/jobs/{job_id}/events",
-    status_code=200,
     summary="A job's events, those so far and then as they come",
-    response_class=EventStream,
+    response_class=Response,
     responses=STREAM,
 )
 async def events(

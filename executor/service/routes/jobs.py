@@ -132,7 +132,7 @@ async def send_message(request: Request, job: OwnJob, body: TextIn) -> Response:
     return reply({"job": job["id"], "sent": "message"}, 202)
 
 
-@router.post("/v1/jobs/{job_id}/approvals/{call_id}", status_code=202, summary="Decide a call that waits",
+@router.post("/v1/jobs/{job_id}/approvals/{call_id:path}", status_code=202, summary="Decide a call that waits",
              responses={202: {"model": SentOut}})  # fmt: skip
 async def decide(request: Request, job: OwnJob, call_id: str, body: DecisionIn, who: Who) -> Response:
     """404: no such call ever asked; 409: it has been decided, or the job has ended."""
@@ -151,6 +151,7 @@ async def decide(request: Request, job: OwnJob, call_id: str, body: DecisionIn, 
     return reply({"job": job["id"], "sent": "decide"}, 202)
 
 
-@router.post("/v1/jobs/{job_id}/fork", status_code=501, summary="Run a job again from one of its steps (not built yet)")
+@router.post("/v1/jobs/{job_id}/fork", include_in_schema=False)
 async def fork_job(job: OwnJob) -> Response:
+    """Not built yet."""
     raise ProblemError(501, "not_built", "This is not built yet", "jobs can't be forked yet")
