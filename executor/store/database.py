@@ -101,7 +101,7 @@ class Database:
             connection.terminate()  # a statement may be half done; nothing resets a connection here
             raise
         finally:
-            if self._waiting or connection.is_closed():
+            if self._waiting or _is_closed(connection):
                 await self.pool.release(connection)
             else:
                 self._idle.append(connection)  # the pool's own ways cost twice what a small statement does
@@ -109,7 +109,7 @@ class Database:
     async def _taken(self) -> PoolConnectionProxy:
         while self._idle:
             connection = self._idle.pop()
-            if not connection.is_closed():
+            if not _is_closed(connection):
                 return connection
             await self.pool.release(connection)
         self._waiting += 1
@@ -203,6 +203,15 @@ class Database:
                 log.warning("listener_failed", error=str(error) or type(error).__name__)
             await asyncio.sleep(wait)
             wait = min(2 * wait, RECONNECT[1])
+
+
+def _is_closed(connection: PoolConnectionProxy) -> bool:
+    import asyncpg
+
+    try:
+        return connection.is_closed()
+    except asyncpg.InterfaceError:  # it was lost, or terminated, and so is the pool's again
+        return True
 
 
 def database_errors() -> tuple[type[Exception], ...]:
