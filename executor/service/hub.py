@@ -82,6 +82,10 @@ class EventHub:
             for reader in shared.readers:
                 reader.stop()
 
+    def readers(self) -> int:
+        """How many there are at the moment."""
+        return sum(len(shared.readers) for shared in self._feeds.values())
+
     def on_piece(self, job_id: str, part: int, offset: int, text: str) -> None:
         """A piece of an answer that is not stored yet: readers get it at once."""
         shared = self._feeds.get(job_id)

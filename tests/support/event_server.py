@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
+import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 class Process:
     """A server's process, and its address."""
 
-    process: asyncio.subprocess.Process
+    process: subprocess.Popen[bytes]
     url: str
 
     @property
@@ -37,34 +37,40 @@ class Process:
                 return int(line.split()[1]) * 1024
         raise AssertionError("no VmRSS")
 
-    async def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Stops it, or kills it."""
-        self.process.send_signal(number)
-        async with asyncio.timeout(PATIENCE):
-            await self.process.wait()
+    def kill(self) -> None:
+        """Ends it at once; nothing happens where it has ended."""
+        self.process.kill()
+        self.process.communicate(timeout=PATIENCE)
+
+    async def stop(self) -> None:
+        """Ends it as an operator would."""
+        self.process.terminate()
+        await asyncio.to_thread(self.process.communicate, timeout=PATIENCE)
 
 
-async def start(dsn: str, live_socket: str | os.PathLike[str] = "") -> Process:
-    """Starts a server on a free port; `ended` or `end` ends it."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.support.event_server", dsn, os.fspath(live_socket),
-        stdout=asyncio.subprocess.PIPE, cwd=ROOT,
-    )  # fmt: skip
-    assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE):
-        port = int(await process.stdout.readline())
-    return Process(process, f"http://127.0.0.1:{port}")
+def start(*places: tuple[str, str | os.PathLike[str]]) -> list[Process]:
+    """Starts servers, each on a free port: with a database, and where its machine's workers send live pieces ("":
+    nowhere)."""
+    command = [sys.executable, "-m", "tests.support.event_server"]
+    processes = [
+        subprocess.Popen([*command, dsn, os.fspath(live)], stdout=subprocess.PIPE, cwd=ROOT) for dsn, live in places
+    ]
+    found = []
+    for process in processes:
+        assert process.stdout is not None
+        found.append(Process(process, f"http://127.0.0.1:{int(process.stdout.readline())}"))
+    return found
 
 
-@asynccontextmanager
-async def started(dsn: str, live_socket: str | os.PathLike[str] = "") -> AsyncIterator[Process]:
-    """A server for the block."""
-    server = await start(dsn, live_socket)
+@contextmanager
+def started(*places: tuple[str, str | os.PathLike[str]]) -> Iterator[list[Process]]:
+    """Servers for the block."""
+    servers = start(*places)
     try:
-        yield server
+        yield servers
     finally:
-        if server.process.returncode is None:
-            await server.end(signal.SIGKILL)
+        for server in servers:
+            server.kill()
 
 
 def main(dsn: str, live_socket: str) -> None:
