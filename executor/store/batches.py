@@ -31,6 +31,8 @@ LOCK = 0x64_77_62_61_74
 """The advisory lock under which batches are looked after ("dwbat")."""
 GOAL_SHOWN = 1_000
 """Characters of a goal that are kept of a line that is no good."""
+CANCELLED = "The batch was cancelled before this item began."
+EXPIRED = "The batch's time was over before this item began."
 COUNTS = ("processing", "succeeded", "errored", "canceled", "expired")
 
 
@@ -141,27 +143,42 @@ class BatchStore:
 
     async def cancel(self, tenant: str, batch_id: str) -> bool:
         """Ends a batch's queued items and asks the running ones to end; False where there is no such batch. One that
-        has ended stays as it is."""
-        async with self.database.transaction() as connection:
-            row = await connection.fetchrow(statement("batches.cancel"), batch_id, tenant)
-            if row is not None and row["open"]:
-                await _end_items(connection, batch_id, "The batch was cancelled before this item began.")
+        has ended stays as it is. Where it is cut off in the middle, `look_after` does the rest."""
+        row = await self.database.row("batches.cancel", batch_id, tenant)
+        if row is not None and row["open"]:
+            await self._end_items(batch_id, CANCELLED)
         return row is not None
 
     async def look_after(self) -> int:
         """Ends the items of batches past their time, and closes batches whose items have all ended; how many were
-        touched. Any number of servers may call it: one at a time works."""
+        touched. Any number of servers may call it: one at a time looks, and a batch that two work at suffers nothing.
+        """
         touched, last = 0, ""
         while True:
             async with self.database.transaction() as connection:
                 if not await connection.fetchval("select pg_try_advisory_xact_lock($1)", LOCK):
                     return touched
-                row = await connection.fetchrow(statement("batches.overdue"), last)
+                row = await connection.fetchrow(statement("batches.unfinished"), last)
                 if row is None:
                     return touched + len(await connection.fetch(statement("batches.close")))
-                await connection.execute("select from dw_batches where id = $1 for update", row["id"])
-                await _end_items(connection, row["id"], "The batch's time was over before this item began.")
-            touched, last = touched + 1, row["id"]
+            last = row["id"]
+            await self._end_items(last, CANCELLED if row["cancelled"] else EXPIRED)
+            touched += 1
+
+    async def _end_items(self, batch_id: str, why: str) -> None:
+        """Ends what nobody has begun, some at a time so that no worker has to wait for long; then asks the rest."""
+        ended = never_ran("cancelled", why, "cancelled")
+        done = last_event(ended)
+        while True:
+            row = await self.database.row("batches.end_queued", batch_id, ended, done, CHUNK)
+            if row is None or not row["ended"]:
+                break
+        async with self.database.transaction() as connection:
+            await connection.execute("select from dw_batches where id = $1 for update", batch_id)
+            asked = await connection.fetch(statement("batches.ask_the_rest"), batch_id)
+            # what waits for a human is run by nobody: whoever claims it ends it
+            if unowned := [row["id"] for row in asked if not row["owned"]]:
+                await enqueue(connection, unowned, PRIORITY)
 
 
 async def _known(connection: Connection, tenant: str, batch: NewBatch) -> str | None:
@@ -233,16 +250,6 @@ async def _add_bad(
         ended,
         [last_event(job) for job in ended],
     )
-
-
-async def _end_items(connection: Connection, batch_id: str, why: str) -> None:
-    """Ends what nobody has begun and asks the rest; what waits for a human and is run by nobody is queued, so that
-    whoever claims it ends it."""
-    ended = never_ran("cancelled", why, "cancelled")
-    await connection.execute(statement("batches.end_queued"), batch_id, ended, last_event(ended))
-    asked = await connection.fetch(statement("batches.ask_the_rest"), batch_id)
-    if unowned := [row["id"] for row in asked if not row["owned"]]:
-        await enqueue(connection, unowned, PRIORITY)
 
 
 def never_ran(status: JobStatus, why: str, code: str) -> dict[str, Any]:

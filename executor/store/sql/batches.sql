@@ -100,16 +100,21 @@ where id = $1 and tenant = $2
 returning id, ended_at is null as open
 
 -- name: end_queued
--- Ends the items that nobody has begun: $2 is the ended job but for what is its own, $3 its last event.
-with ended as (
-    update dw_jobs
+-- Ends items that nobody has begun, $4 at most: $2 is the ended job but for what is its own, $3 its last event. One
+-- that is being claimed at this moment is left to `ask_the_rest`.
+with found as (
+    select id from dw_jobs
+    where batch = $1 and status = 'queued' and owner is null and started_at is null and ended_at is null and seq = 0
+    limit $4 for update skip locked
+), ended as (
+    update dw_jobs j
     set status = 'cancelled', cancel = true, seq = 1, ended_at = now(),
         summary = $2::jsonb || jsonb_build_object(
-            'id', id, 'goal', goal, 'mode', mode, 'metadata', metadata,
+            'id', j.id, 'goal', goal, 'mode', mode, 'metadata', metadata,
             'created_at', to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
             'ended_at', to_char(now() at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
-    where batch = $1 and status = 'queued' and owner is null and started_at is null and ended_at is null and seq = 0
-    returning id
+    from found where j.id = found.id
+    returning j.id
 ), told as (
     insert into dw_events (job, seq, ts, channel, public, payload)
     select id, 1, extract(epoch from now()), 'done', true, $3::jsonb from ended
@@ -127,10 +132,10 @@ update dw_jobs set cancel = true
 where batch = $1 and ended_at is null and not cancel
 returning id, owner is not null as owned, pg_notify('dw_inbox', id)
 
--- name: overdue
--- A batch that is past its time and has items that nobody asked to end.
-select id from dw_batches b
-where ended_at is null and expires_at <= now() and id > $1 and exists (
+-- name: unfinished
+-- A batch that was cancelled or is past its time and has items that nobody asked to end.
+select id, coalesce(cancelled_at < expires_at, false) as cancelled from dw_batches b
+where ended_at is null and (expires_at <= now() or cancelled_at is not null) and id > $1 and exists (
     select from dw_jobs where batch = b.id and status in ('queued', 'running', 'needs_decision') and not cancel
 )
 order by id limit 1
