@@ -22,6 +22,8 @@ from .store.artifacts import DatabaseArtifacts
 from .store.database import Database
 from .workshop import Workshop
 
+CLAIM = 10.0
+"""Seconds for a claim: later the queue may have given the job to somebody else."""
 LAST_WORD = 5.0
 """Seconds that a job which is cancelled from outside has to store what happened."""
 MAX_CRASHES = 5
@@ -36,12 +38,13 @@ async def run_stored_job(
     """Claims a job, runs it and stores its end; does nothing where it has ended or there is none.
 
     Whatever the job comes to stands in its log. Raises OwnershipLostError when another worker owns it: this process
-    must write nothing more and is best ended; LogFailedError when the database takes its events no more; what the
-    database raises at the claim. Cancelled, the job ends as cancelled, its account is stored, and CancelledError goes
+    must write nothing more and is best ended; TimeoutError when the database does not answer the claim; what the
+    database has against an event. Cancelled, the job ends as cancelled, its account is stored, and CancelledError goes
     on.
     """
-    row = await database.row("log.claim", job_id, owner)
-    if row is not None:
+    async with asyncio.timeout(CLAIM):
+        rows = await database.patiently("log.claim", job_id, owner)
+    for row in rows:
         await _StoredRun(database, owner, dict(row), work, live).run()
 
 
@@ -109,17 +112,15 @@ class _StoredRun:
         with nullcontext() if inbox is None else inbox.of(self.job_id, self.woken.set):
             letters = group.create_task(self._letters(runner), name=f"letters {self.job_id}")
             try:
-                await runner.run()
-            except UsageError:
-                pass  # the job's account says it
+                with suppress(UsageError):  # the job's account says it
+                    await runner.run()
             except asyncio.CancelledError:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(LAST_WORD):
-                        await self.log.barrier()
+                letters.cancel()
+                await self._last_word()
                 raise
             finally:
-                letters.cancel()
-        await self.log.barrier()
+                letters.cancel()  # an ended job belongs to nobody
+        await self._stored()
 
     async def _barrier(self) -> None:
         """The job's barrier. Once the log can't be written the job stands still here: it is about to be cancelled, and
@@ -131,7 +132,20 @@ class _StoredRun:
 
     async def _end(self, job: Job) -> None:
         close_log(self.log, job)
-        await self.log.barrier()
+        await self._stored()
+
+    async def _stored(self) -> None:
+        try:
+            await self.log.barrier()
+        except asyncio.CancelledError:
+            await self._last_word()
+            raise
+
+    async def _last_word(self) -> None:
+        """What happened is stored although this is being cancelled, if the database takes it soon."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORD):
+                await self.log.barrier()
 
     def _unstarted(self, status: JobStatus, code: str, cause: str) -> Job:
         row, now = self.row, self.work.clock.time()

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from executor.inbox import Inbox
-from executor.log.stored import OwnershipLostError
+from executor.log.stored import OwnershipLostError, StoredLog
 from executor.store.database import BusyError, Database
 from executor.store.jobs import JobStore
 from executor.stored_job import run_stored_job
@@ -340,6 +340,32 @@ async def test_a_worker_that_is_stopped_leaves_a_whole_log(database: Database) -
     assert [event["seq"] for event in events] == list(range(1, row["seq"] + 1))
     assert events[-1]["channel"] == "done"
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_stop_of_the_worker_in_the_last_moment_keeps_the_end(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The account is written while the task is cancelled, and letters come for a job that has just ended."""
+    held, job = Held(), await new_job(database, mode="react")
+    ending = asyncio.Event()
+    append = StoredLog._append
+
+    async def slow(self: StoredLog, events: Any, end: Any) -> Any:
+        if end is not None:
+            ending.set()
+            await asyncio.sleep(0.2)
+        return await append(self, events, end)
+
+    monkeypatch.setattr(StoredLog, "_append", slow)
+    async with running(database, Brain(held), job) as task:
+        await held.began.wait()
+        held.go.set()
+        await ending.wait()
+        await say(database, job, "message", text="too late")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert (await row_of(database, job))["status"] == "completed"
 
 
 async def test_what_a_dead_worker_left_is_told_and_not_run_again(database: Database) -> None:
