@@ -88,8 +88,10 @@ def not_found(what: str, name: str = "") -> ProblemError:
 
 
 def busy(error: Exception) -> ProblemError:
-    """The database has no room at the moment, or can't be reached."""
+    """The database has no room at the moment, can't be reached, or is not of this version."""
     headers = {"Retry-After": str(RETRY_AFTER)}
+    if isinstance(error, DatabaseError):
+        return ProblemError(503, error.code, "The database can't be used", str(error), headers=headers)
     if isinstance(error, BusyError):
         return ProblemError(503, "busy", "The service is busy", str(error), headers=headers)
     detail = "the database can't be reached at the moment; what was accepted before is not lost"

@@ -75,10 +75,10 @@ async def say(store: Database, row: Row, kind: str, payload: Mapping[str, Any]) 
     job has ended."""
     async with store.transaction() as connection:
         sent = await connection.fetchrow(statement("jobs.put_letter"), row["id"], row["tenant"], kind, dict(payload))
-        if sent is None:
-            raise ended(row["id"])
-        if await connection.fetchval("select owner is null from dw_jobs where id = $1", row["id"]):
+        if sent and await connection.fetchval("select owner is null from dw_jobs where id = $1", row["id"]):
             await enqueue(connection, [row["id"]])
+    if sent is None:
+        raise ended(row["id"])
 
 
 def ended(job_id: str) -> ProblemError:
