@@ -295,7 +295,7 @@ async def test_who_lost_a_job_writes_and_calls_nothing_more(database: Database, 
 
     held, job = Held([ToolCall("c", "note", {"text": "x"})]), await new_job(database)
     brain = Brain(held, [{"id": name, "task": name, "dependencies": []} for name in "abc"], judge_result=None)
-    task = asyncio.create_task(run_stored_job(database, uuid4(), job, workshop(brain, [note])))
+    task = asyncio.create_task(run_stored_job(database, uuid4(), job, workshop(brain, [note], step_retries=3)))
     await held.began.wait()
     await until(lambda: len(brain.kinds) == 4)
     async with database.connection() as connection:
@@ -342,30 +342,36 @@ async def test_a_worker_that_is_stopped_leaves_a_whole_log(database: Database) -
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_a_stop_of_the_worker_in_the_last_moment_keeps_the_end(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("when", ["it runs", "its end is written"])
+async def test_a_stop_of_the_worker_keeps_the_end(
+    database: Database, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """The account is written while the task is cancelled, and letters come for a job that has just ended."""
+    """The account is written while the task is cancelled, and a call comes for a job that has just ended."""
     held, job = Held(), await new_job(database, mode="react")
     ending = asyncio.Event()
     append = StoredLog._append
 
     async def slow(self: StoredLog, events: Any, end: Any) -> Any:
-        if end is not None:
-            ending.set()
-            await asyncio.sleep(0.2)
-        return await append(self, events, end)
+        if end is None:
+            return await append(self, events, end)
+        ending.set()
+        await asyncio.sleep(0.1)
+        row = await append(self, events, end)
+        async with database.connection() as connection:
+            await connection.execute("select pg_notify('dw_inbox', $1)", job)
+        await asyncio.sleep(0.2)
+        return row
 
     monkeypatch.setattr(StoredLog, "_append", slow)
     async with running(database, Brain(held), job) as task:
         await held.began.wait()
-        held.go.set()
-        await ending.wait()
-        await say(database, job, "message", text="too late")
+        if when != "it runs":
+            held.go.set()
+            await ending.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert (await row_of(database, job))["status"] == "completed"
+    assert (await row_of(database, job))["status"] == ("cancelled" if when == "it runs" else "completed")
 
 
 async def test_what_a_dead_worker_left_is_told_and_not_run_again(database: Database) -> None:
