@@ -89,6 +89,7 @@ async def _may_listen(database: Database, host: str) -> None:
 
 
 async def _serve(stack: AsyncExitStack, parts: _Parts) -> None:
+    from executor.demo.serve import HEADER
     from executor.http_server import HttpServer
     from executor.service.app import create_app
     from executor.service.state import Offer
@@ -97,7 +98,7 @@ async def _serve(stack: AsyncExitStack, parts: _Parts) -> None:
     settings = parts.settings
     models, demo = await _models(stack, parts)
     async with all_tools(settings) as (tools, _):
-        offer = Offer(models, tools)
+        offer = Offer(models, tools, None if demo is None else HEADER)
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dagwright-")))  # 0700, and a short path
     live = folder / "live"
     app = create_app(settings, database=parts.database, workshop=offer, live_socket=live)

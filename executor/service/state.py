@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The models and tools that jobs may name; nothing of it is called in this process."""
+    """The models and tools that jobs may name; nothing of it is called in this process. `notice` stands above answers,
+    where a demonstration model gives them."""
 
     models: ModelRegistry
     tools: ToolRegistry
+    notice: str | None = None
 
 
 def database(request: Request) -> Database:

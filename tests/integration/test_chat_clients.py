@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -326,3 +327,13 @@ async def test_hidden_calls_and_thoughts_stay_inside(database_url: str) -> None:
         assert plain.headers["x-dagwright-job"] != streamed.headers["x-dagwright-job"]
         job = await service.http.get(f"/v1/jobs/{plain.headers['x-dagwright-job']}/events", timeout=httpx2.Timeout(30))
         assert "event: done" in job.text  # the request's job can be looked at like any other
+
+
+async def test_the_answer_of_a_demonstration_model_says_so(database_url: str, provider_fake: ProviderFake) -> None:
+    async with chatting(database_url, provider_fake) as (client, service):
+        service.app.state.workshop = replace(service.app.state.workshop, notice="demonstration quality")
+        plain = await client.chat.completions.create(model="dagwright:react", messages=GOAL)
+        assert plain.choices[0].message.content == f"[demonstration quality]\n\n{SYNTHESIS}"
+        stream = await client.chat.completions.create(model="dagwright:react", messages=GOAL, stream=True)
+        said = [chunk.choices[0].delta.content or "" async for chunk in stream]
+        assert "".join(said) == plain.choices[0].message.content

@@ -30,10 +30,10 @@ class ChatAnswer:
     """The fold of one job's events. Pieces of the answer come stored and, ahead of that, live; each is said once.
 
     `length` counts the characters of the answer that were said since it last began, `done` is the payload of the job's
-    last event.
+    last event. `heading` stands above the answer.
     """
 
-    def __init__(self, job_id: str) -> None:
+    def __init__(self, job_id: str, heading: str = "") -> None:
         self.job_id = job_id
         self.length = 0
         self.done: Mapping[str, Any] | None = None
@@ -41,7 +41,7 @@ class ChatAnswer:
         self._said: list[str] = []
         self._part = 0
         self._stored_part, self._stored = 0, 0
-        self._void = False
+        self._before = heading
 
     def event(self, event: Event) -> Iterator[Piece]:
         """Takes the next stored event in."""
@@ -88,7 +88,8 @@ class ChatAnswer:
                 self._begin(self._stored_part)
 
     def _begin(self, part: int) -> None:
-        self._void = self._void or self.length > 0
+        if self.length:
+            self._before = VOID
         self._part, self._said, self.length = part, [], 0
 
     def _say(self, text: str) -> Iterator[Piece]:
@@ -96,8 +97,8 @@ class ChatAnswer:
             return
         self._said.append(text)
         self.length += len(text)
-        notice, self._void = VOID if self._void else "", False
-        yield Piece(content=notice + text)
+        before, self._before = self._before, ""
+        yield Piece(content=before + text)
 
     def _how_to_decide(self, event: Event) -> str:
         if event.channel != "approval" or event.payload["status"] != "waiting":
@@ -136,16 +137,17 @@ def usage_of(done: Mapping[str, Any]) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What all chunks of one completion have in common. `created` is in seconds since the epoch; `with_usage`: a
-    stream's last chunk holds the usage."""
+    stream's last chunk holds the usage; `heading` stands above the answer."""
 
     job_id: str
     model: str
     created: int
     with_usage: bool = False
+    heading: str = ""
 
     def completion(self, done: Mapping[str, Any]) -> dict[str, Any]:
         """The whole answer of a job that has one."""
-        message = {"role": "assistant", "content": str(done["answer"] or ""), "refusal": None}
+        message = {"role": "assistant", "content": self.heading + str(done["answer"] or ""), "refusal": None}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": FINISH[done["status"]]}
         return {**self._head("chat.completion"), "choices": [choice], "usage": usage_of(done), **self._account(done)}
 

@@ -50,9 +50,9 @@ class ClientLeftError(ProblemError):
 class JobFollower:
     """Follows one job, which was made for one request, and cancels it when the request's client leaves."""
 
-    def __init__(self, hub: EventHub, jobs: JobStore, tenant: str, job_id: str) -> None:
-        self.hub, self.jobs, self.tenant, self.job_id = hub, jobs, tenant, job_id
-        self.answer = ChatAnswer(job_id)
+    def __init__(self, hub: EventHub, jobs: JobStore, tenant: str, shape: Shape) -> None:
+        self.hub, self.jobs, self.tenant, self.job_id = hub, jobs, tenant, shape.job_id
+        self.answer = ChatAnswer(shape.job_id, shape.heading)
 
     async def follow(self, heard: Heard) -> Mapping[str, Any]:
         """Tells progress and answer as they come, and returns how the job ended. Raises ProblemError for a job that

@@ -85,9 +85,11 @@ async def complete(body: ChatRequest, request: Request, who: ChatCaller) -> Resp
         raise refused("stream_options are for streams: set stream to true", "stream_options", "invalid_value")
     job = ordered(order_of(body, offer(request).models.names()), offer(request), settings(request))
     row = await create(request, who, job, None, b"")
-    follower = JobFollower(request.app.state.hub, jobs(request), who.tenant, row["id"])
     with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-    shape = Shape(row["id"], body.model, int(row["created_at"].timestamp()), with_usage)
+    notice = offer(request).notice
+    heading = f"[{notice}]\n\n" if notice else ""
+    shape = Shape(row["id"], body.model, int(row["created_at"].timestamp()), with_usage, heading)
+    follower = JobFollower(request.app.state.hub, jobs(request), who.tenant, shape)
     headers = {JOB_HEADER: row["id"]}
     if body.stream:
         return ChatStream(follower, shape, headers)
