@@ -9,6 +9,8 @@ import structlog
 
 from registry.redaction import error_fields
 
+from .chat.errors import PATHS as CHAT_PATHS
+from .chat.errors import response_of as chat_response
 from .problems import ProblemError, problem_of
 
 if TYPE_CHECKING:
@@ -48,7 +50,8 @@ class Guard:
             if exchange.started:
                 log.error("response_broke_off", path=scope["path"], **error_fields(error))
                 raise
-            await problem.response()(scope, receive, send)
+            response = chat_response(problem) if scope["path"].startswith(CHAT_PATHS) else problem.response()
+            await response(scope, receive, send)
 
     def _room(self, scope: Scope) -> tuple[int, str]:
         """The bytes that the body may have, and the setting that says so. Raises 413 and 415."""

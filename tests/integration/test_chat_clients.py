@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -19,6 +20,7 @@ from registry.toolbox.calculate import calculate
 from tests.fakes import ProviderFake, brain
 from tests.fakes.brain import ANSWER, SYNTHESIS
 from tests.fakes.view import Reply, View
+from tests.support.command import environment
 from tests.support.service import Service
 from tests.support.working import models_of, working
 
@@ -179,6 +181,8 @@ async def test_errors_are_those_that_the_client_knows(database_url: str, provide
             "/v1/chat/completions", content=b"{", headers={"content-type": "application/json"}
         )
         assert (raw.status_code, raw.json()["error"]["code"]) == (400, "invalid_json")
+        raw = await service.http.post("/v1/chat/completions", content=b"x", headers={"content-type": "text/plain"})
+        assert (raw.status_code, raw.json()["error"]["code"]) == (415, "unsupported_media_type")
         assert (await service.jobs.page("", limit=10))[0] == []
         assert provider_fake.requests == []
 
@@ -337,3 +341,18 @@ async def test_the_answer_of_a_demonstration_model_says_so(database_url: str, pr
         stream = await client.chat.completions.create(model="dagwright:react", messages=GOAL, stream=True)
         said = [chunk.choices[0].delta.content or "" async for chunk in stream]
         assert "".join(said) == plain.choices[0].message.content
+
+
+async def test_the_example_runs_as_it_stands(database_url: str, provider_fake: ProviderFake, tmp_path: Path) -> None:
+    async with chatting(database_url, provider_fake) as (_, service):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(Path(__file__).parents[2] / "examples" / "chat.py"),
+            env=environment(tmp_path, DAGWRIGHT_URL=service.url),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        async with asyncio.timeout(PATIENCE):
+            out, err = await process.communicate()
+        assert (process.returncode, out.decode()) == (0, f"{SYNTHESIS}\n"), err.decode()
+        assert "plan, round 1: 4 steps" in err.decode()

@@ -9,6 +9,8 @@ from starlette.responses import Response
 from executor.service.problems import MEDIA_TYPE, SHAPE, ProblemError
 from executor.service.state import reply
 
+PATHS = ("/v1/chat/", "/v1/models")
+"""What the paths begin with whose errors are told so."""
 KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 """OpenAI's types of errors by status; others are the request's fault below 500 and the server's from there on."""
 NO_RETRY = {"x-should-retry": "false"}
