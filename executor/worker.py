@@ -29,6 +29,7 @@ from .engine import Engine
 from .inbox import Inbox
 from .live import LiveSender
 from .log.stored import OwnershipLostError, nowhere
+from .plain_errors import plain_errors
 from .settings import PREFIX, load_settings, read_environment
 from .stored_job import run_stored_job
 from .supervisor import LOST, MISCONFIGURED
@@ -83,7 +84,7 @@ def main() -> int:
     try:
         settings = load_settings()
         configure_logging(settings.log_level)
-        with exporting(settings):
+        with exporting(settings), plain_errors():
             asyncio.run(work(settings, WorkerEnvironment.read(os.environ)))
     except ConfigError as error:
         log.error("worker_misconfigured", **error_fields(error))

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from executor.plain_errors import plain_errors
 from executor.settings import FILE_VARIABLE, PREFIX, read_environment
 from executor.store.database import Database
 from executor.store.migrate import migrate
 from executor.supervisor import Supervisor, default_workers
 from executor.telemetry_setup import exporting
 from registry.config import load_models
-from registry.errors import ConfigError, DagwrightError, NoModelError
+from registry.errors import ConfigError, NoModelError
 from registry.models import ModelRegistry
 
 from . import log
@@ -185,18 +186,6 @@ def signals(stop: Callable[[], None]) -> Iterator[None]:
     finally:
         for one in both:
             loop.remove_signal_handler(one)
-
-
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """Takes an error of ours out of the groups that tasks wrap it in."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        found: BaseException | None = group.subgroup(DagwrightError)
-        while isinstance(found, BaseExceptionGroup):
-            found = found.exceptions[0]
-        raise (found or group) from None
 
 
 def _announce(parts: _Parts) -> None:

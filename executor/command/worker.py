@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from executor.plain_errors import plain_errors
 from executor.settings import read_environment
 from executor.store.database import Database
 from executor.store.migrate import check
@@ -11,7 +12,7 @@ from registry.config import load_models
 from registry.errors import ConfigError
 
 from .out import say, say_json
-from .serve import plain_errors, service_settings, signals, workers_of
+from .serve import service_settings, signals, workers_of
 
 
 async def worker(options: argparse.Namespace) -> int:

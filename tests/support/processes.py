@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from executor.store.database import Database
 from executor.store.jobs import JobStore, NewJob
 from tests.fakes import ProviderFake
-from tests.support.command import PATIENCE, openai, started
+from tests.support.command import MODULE, PATIENCE, openai, started
 
 PLAN = {"steps": [{"id": "a", "task": "Work out the figure."}]}
 
@@ -79,9 +79,11 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 @asynccontextmanager
-async def running(*words: str, home: Path, env: Mapping[str, str]) -> AsyncIterator[Running]:
+async def running(
+    *words: str, home: Path, env: Mapping[str, str], start: Sequence[str] = MODULE
+) -> AsyncIterator[Running]:
     """The command within the block; afterwards neither it nor a child of it is there."""
-    process = await started(*words, home=home, env=env)
+    process = await started(*words, home=home, env=env, start=start)
     run = Running(process)
     family = {process.pid}
     async with asyncio.TaskGroup() as group:
