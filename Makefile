@@ -1,4 +1,5 @@
-# `make run GOAL="…"` shows a real plan run; `make test` runs the tests. Both set up what they need, once, in .venv.
+# `make run GOAL="…"` shows a real plan run, `make serve` starts the service, `make test` runs the tests. Each sets up
+# what it needs, once, in .venv.
 
 PYTHON ?= $(shell for p in python3.14 python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $$p && break; done)
@@ -11,10 +12,11 @@ CHAT_STAMP := tests/chat_client/node_modules/.installed
 PYTEST := $(BIN)/python -m pytest -q
 export GOAL
 
-.PHONY: help setup run demo test test-heavy check format bench bench-local constraints clean
+.PHONY: help setup run serve demo test test-heavy check format bench bench-local constraints clean
 
 help:
 	@echo 'make run GOAL="…"   plan a goal and run it (with nothing configured: on a small local model, fetched once)'
+	@echo 'make serve          the service with its workers, on http://127.0.0.1:8080; without DATABASE_URL with its own database'
 	@echo 'make demo           replay a recorded run, without any model'
 	@echo 'make test           the tests; make test-heavy: the slow ones; make check: lint, types, import directions'
 	@echo 'make bench          overhead, scheduling and rate-limit figures; make bench-local: a plain loop against ours, locally'
@@ -32,6 +34,9 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP)
 	@test -n "$$GOAL" || { echo 'Say what is to be done: make run GOAL="…"' >&2; exit 2; }
 	@$(BIN)/dagwright run --quick-start -- "$$GOAL"
+
+serve: $(STAMP)
+	@$(BIN)/dagwright serve
 
 demo: $(STAMP)
 	@$(BIN)/dagwright demo
