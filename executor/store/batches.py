@@ -21,7 +21,7 @@ Mode = Literal["plan", "run"]
 
 PRIORITY = -10
 """Of a batch's items in the queue; a single job has 0 and goes first."""
-CHUNK = 500
+CHUNK = 250
 """Items of one statement."""
 CHUNK_CHARS = 1_000_000
 """Characters of goals that one statement holds, but for its last one."""
