@@ -97,19 +97,22 @@ async def test_open_streams_end_at_its_stop_and_the_job_is_handed_over(
 async def test_pieces_of_an_answer_come_through_ahead_of_their_storage(
     tmp_path: Path, database_url: str, provider_fake: ProviderFake
 ) -> None:
+    long = " ".join(f"word{number}" for number in range(5_000))
+    provider_fake.script = lambda view: long if view.stream else brain(view)
     env = worker_env(database_url, provider_fake)
     async with running("serve", "--port", "0", home=tmp_path, env=env) as run:
         url = await address(run)
         _, job = await asked(f"{url}/v1/jobs", {"goal": "Work out six times seven.", "mode": "dag"})
         stream = await asyncio.to_thread(read_all, f"{url}/v1/jobs/{job['id']}/events")
-    answers = [block for block in stream.split("\n\n") if block.startswith("event: answer\n") and "content" in block]
-    live = [block for block in answers if "\nid:" not in block]
-    assert live, stream  # they have no id: they are not stored yet
+    blocks = [block.split("\n") for block in stream.split("\n\n") if block.startswith("event: answer\n")]
+    pieces = [(lines, json.loads(line[6:])) for lines in blocks for line in lines if line.startswith("data: ")]
+    assert [piece for lines, piece in pieces if "content" in piece and not any(one.startswith("id:") for one in lines)]
     text = ""
-    for block in answers:  # a reader puts live and stored pieces together by their places
-        data = json.loads(next(line[6:] for line in block.split("\n") if line.startswith("data: ")))
-        text = text[: data["offset"]] + data["content"]
-    assert text == SYNTHESIS
+    for _, piece in pieces:  # a reader puts live and stored pieces together by their places
+        if "content" in piece:
+            offset, content = piece["offset"], piece["content"]
+            text = text[:offset] + content + text[offset + len(content) :]
+    assert text == long
 
 
 def read_all(url: str) -> str:
