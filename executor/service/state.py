@@ -53,5 +53,6 @@ def offer(request: Request) -> Offer:
 
 
 def reply(data: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """JSON as it stands in the database: NaN and infinity null."""
-    return Response(to_json(data, inf_nan_mode="null"), status, headers=headers, media_type="application/json")
+    """JSON as it stands in the database: NaN and infinity null. No cache keeps it, no browser takes it for a page."""
+    own = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **(headers or {})}
+    return Response(to_json(data, inf_nan_mode="null"), status, headers=own, media_type="application/json")

@@ -84,8 +84,8 @@ class JobStore:
         statuses: Sequence[str] | None = None,
         metadata: Sequence[Mapping[str, Any]] | None = None,
     ) -> tuple[list[Row], bool]:
-        """A page of a tenant's jobs, newest first, batches' items left out; and whether there are more. `metadata`:
-        one of these must be part of a job's."""
+        """A page of a tenant's jobs, newest first, batches' items left out, without their requests; and whether there
+        are more. `metadata`: one of these must be part of a job's."""
         wanted = None if statuses is None else list(statuses)
         parts = None if metadata is None else list(metadata)
         rows = await self.database.rows("jobs.page", tenant, after, wanted, parts, limit + 1)
