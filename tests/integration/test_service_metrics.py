@@ -72,12 +72,14 @@ async def test_an_empty_service_has_figures_too(service: Service) -> None:
 async def test_requests_are_counted_by_their_routes(service: Service) -> None:
     for _ in range(3):
         await service.http.get("/v1/jobs/job_unknown")
+    await service.http.get("/v1/batches/batch_unknown/results")
     await service.http.get("/nothing/here")
     await service.http.post("/v1/jobs", content=b"x", headers={"content-type": "text/plain"})
     await service.http.request("BREW", "/healthz")
     await service.http.get("/healthz")
     told = await figures(service)
     assert told["dagwright_http_requests_total", "GET", "/v1/jobs/{job_id}", "404"] == 3
+    assert told["dagwright_http_requests_total", "GET", "/v1/batches/{batch_id}/results", "404"] == 1
     assert told["dagwright_http_requests_total", "GET", "none", "404"] == 1
     assert told["dagwright_http_requests_total", "POST", "none", "415"] == 1
     assert told["dagwright_http_requests_total", "GET", "/healthz", "200"] == 1

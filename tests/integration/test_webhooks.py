@@ -129,6 +129,7 @@ async def test_the_ended_job_is_posted_and_signed(database: Database) -> None:
         job_id = await job_with(database, receiver.url, ended=False)
         await asyncio.sleep(0.1)
         assert receiver.got == []
+        assert (await state(database, job_id))["next_at"] is None
         await end(database, job_id)
         await until(database, job_id, delivered_at=...)
     ((headers, body),) = receiver.got

@@ -29,7 +29,7 @@ from tests.support.rate_limit import Window
 ROOT = Path(__file__).parents[2]
 LIMIT, LATENCY = 50, 0.2
 """Calls a second that the provider takes, and seconds it needs for each."""
-LOOK = 0.2
+LOOK = 0.5
 """Seconds between two looks at the counts."""
 COUNTS = ("processing", "succeeded", "errored", "canceled", "expired")
 

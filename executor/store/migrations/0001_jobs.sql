@@ -113,9 +113,21 @@ create table dw_webhooks (
     job text primary key references dw_jobs (id) on delete cascade,
     url text not null,
     tries integer not null default 0,
-    next_at timestamptz not null default now(), -- no try before; while one is under way: when it counts as lost
+    next_at timestamptz,                       -- no try before; null: the job has not ended; in a try: when it is lost
     delivered_at timestamptz,
     given_up_at timestamptz,
     last_error text
 );
-create index dw_webhooks_due on dw_webhooks (next_at) where delivered_at is null and given_up_at is null;
+create index dw_webhooks_due on dw_webhooks (next_at)
+    where next_at is not null and delivered_at is null and given_up_at is null;
+
+-- Whoever ends a job, in whatever statement: its webhook is due from then on. So looking for what is due costs nothing
+-- for the thousands whose jobs have not ended.
+create function dw_webhook_is_due() returns trigger language plpgsql as $$
+begin
+    update dw_webhooks set next_at = now() where job = new.id and next_at is null;
+    return null;
+end
+$$;
+create trigger dw_job_ended after update of ended_at on dw_jobs for each row
+    when (old.ended_at is null and new.ended_at is not null) execute function dw_webhook_is_due();

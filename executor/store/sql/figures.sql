@@ -17,5 +17,5 @@ select
 from pgqueuer
 
 -- name: webhooks
-select count(*) as waiting from dw_webhooks w join dw_jobs j on j.id = w.job
-where delivered_at is null and given_up_at is null and j.ended_at is not null
+select count(*) as waiting from dw_webhooks
+where next_at is not null and delivered_at is null and given_up_at is null

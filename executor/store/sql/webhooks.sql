@@ -1,5 +1,5 @@
--- Webhooks of jobs that have ended. A row whose job has not ended yet waits; one that is being delivered has its
--- `next_at` in the future, so that another server takes it over if this one dies.
+-- Webhooks of jobs. A row whose job has not ended has no `next_at`; one that is being delivered has it in the future,
+-- so that another server takes it over if this one dies.
 
 -- name: take
 -- Those that are due, for so many seconds ($2) this caller's own.
@@ -8,8 +8,7 @@ set tries = tries + 1, next_at = now() + make_interval(secs => $2)
 from (
     select h.job, j.tenant, j.summary::text as body
     from dw_webhooks h join dw_jobs j on j.id = h.job
-    where h.delivered_at is null and h.given_up_at is null and h.next_at <= now()
-      and j.ended_at is not null and j.summary is not null
+    where h.delivered_at is null and h.given_up_at is null and h.next_at <= now() and j.summary is not null
     order by h.next_at limit $1
     for update of h skip locked
 ) due
