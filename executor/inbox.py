@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
+from registry.errors import UsageError
+
 from .store.database import Database
 
 CHANNEL = "dw_inbox"
@@ -19,6 +21,7 @@ class Inbox:
 
     def __init__(self) -> None:
         self._jobs: dict[str, Callable[[], None]] = {}
+        self._left: dict[str, asyncio.Event] = {}
 
     @classmethod
     @asynccontextmanager
@@ -38,13 +41,25 @@ class Inbox:
     @contextmanager
     def of(self, job_id: str, wake: Callable[[], None]) -> Iterator[None]:
         """Within the block `wake` is called when something is said to the job. It must not wait, and may be called
-        for nothing."""
+        for nothing. Raises UsageError where the job runs in this process already."""
+        if job_id in self._jobs:
+            raise UsageError(f"{job_id} runs in this process already")
         self._jobs[job_id] = wake
+        left = self._left[job_id] = asyncio.Event()
         try:
             yield
         finally:
-            if self._jobs.get(job_id) is wake:
-                del self._jobs[job_id]
+            del self._jobs[job_id], self._left[job_id]
+            left.set()
+
+    def __contains__(self, job_id: object) -> bool:
+        """Whether the job runs in this process."""
+        return job_id in self._jobs
+
+    async def left(self, job_id: str) -> None:
+        """Returns when the job no longer runs in this process."""
+        if job_id in self._left:
+            await self._left[job_id].wait()
 
     def wake_all(self) -> None:
         """Something may have been missed."""

@@ -35,30 +35,43 @@ log = structlog.get_logger(__name__)
 async def run_stored_job(
     database: Database, owner: UUID, job_id: str, work: Workshop, *, live: LivePieces = nowhere
 ) -> None:
-    """Claims a job, runs it and stores its end; does nothing where it has ended or there is none.
+    """Claims a job, runs it and stores its end; does nothing where it has ended or there is none. Where it runs in this
+    process already, waits for its end.
 
     Whatever the job comes to stands in its log. Raises OwnershipLostError when another worker owns it: this process
     must write nothing more and is best ended; TimeoutError when the database does not answer the claim; what the
     database has against an event. Cancelled, the job ends as cancelled, its account is stored, and CancelledError goes
     on.
     """
-    async with asyncio.timeout(CLAIM):
-        rows = await database.patiently("log.claim", job_id, owner)
-    for row in rows:
-        await _StoredRun(database, owner, dict(row), work, live).run()
+    woken, inbox = asyncio.Event(), work.inbox
+    if inbox is not None and job_id in inbox:
+        log.warning("job_given_twice", job_id=job_id)  # the queue took us for dead: its row stands for the run there is
+        await inbox.left(job_id)
+        return
+    with nullcontext() if inbox is None else inbox.of(job_id, woken.set):
+        async with asyncio.timeout(CLAIM):
+            rows = await database.patiently("log.claim", job_id, owner)
+        for row in rows:
+            await _StoredRun(database, owner, dict(row), work, live, woken).run()
 
 
 class _StoredRun:
     """One claimed job: its writer, its listener and its work are tasks of one group, and end together."""
 
     def __init__(
-        self, database: Database, owner: UUID, row: Mapping[str, Any], work: Workshop, live: LivePieces
+        self,
+        database: Database,
+        owner: UUID,
+        row: Mapping[str, Any],
+        work: Workshop,
+        live: LivePieces,
+        woken: asyncio.Event,
     ) -> None:
         self.database, self.owner, self.row, self.work = database, owner, row, work
         self.job_id: str = row["id"]
         self.runner: JobRunner | None = None
         self.task: asyncio.Task[Any] | None = None
-        self.woken = asyncio.Event()
+        self.woken = woken
         self.woken.set()  # what was said before it was claimed
         self.log = StoredLog(
             self.job_id,
@@ -108,18 +121,16 @@ class _StoredRun:
 
     async def _run(self, runner: JobRunner, group: asyncio.TaskGroup) -> None:
         self.runner = runner
-        inbox = self.work.inbox
-        with nullcontext() if inbox is None else inbox.of(self.job_id, self.woken.set):
-            letters = group.create_task(self._letters(runner), name=f"letters {self.job_id}")
-            try:
-                with suppress(UsageError):  # the job's account says it
-                    await runner.run()
-            except asyncio.CancelledError:
-                letters.cancel()
-                await self._last_word()
-                raise
-            finally:
-                letters.cancel()  # an ended job belongs to nobody
+        letters = group.create_task(self._letters(runner), name=f"letters {self.job_id}")
+        try:
+            with suppress(UsageError):  # the job's account says it
+                await runner.run()
+        except asyncio.CancelledError:
+            letters.cancel()
+            await self._last_word()
+            raise
+        finally:
+            letters.cancel()  # an ended job belongs to nobody
         await self._stored()
 
     async def _barrier(self) -> None:

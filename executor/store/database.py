@@ -12,12 +12,12 @@ import structlog
 from registry.errors import ConfigError, DagwrightError
 from registry.text import clean
 
+from .connections import Connections
 from .statements import statement
 
 if TYPE_CHECKING:
     import asyncpg
 
-PoolConnectionProxy: TypeAlias = "asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
 
 Row: TypeAlias = "asyncpg.Record"
@@ -54,8 +54,7 @@ class Database:
 
     def __init__(self, dsn: str, pool: asyncpg.Pool, direct: Mapping[str, Any]) -> None:
         self.dsn, self.pool, self._direct = dsn, pool, direct
-        self._idle: list[PoolConnectionProxy] = []
-        self._waiting = 0
+        self._connections = Connections(pool, WAIT)
 
     @classmethod
     @asynccontextmanager
@@ -81,9 +80,7 @@ class Database:
         finally:
             try:
                 async with asyncio.timeout(5):
-                    for connection in database._idle:
-                        await pool.release(connection)
-                    await pool.close()
+                    await database._connections.close()
             except TimeoutError:
                 pool.terminate()
 
@@ -92,7 +89,10 @@ class Database:
         """A connection of the pool. Raises BusyError where none comes free in time."""
         import asyncpg
 
-        connection = await self._taken()
+        try:
+            connection = await self._connections.take()
+        except TimeoutError:
+            raise BusyError from None
         try:
             yield connection
         except asyncpg.PostgresError:
@@ -101,24 +101,7 @@ class Database:
             connection.terminate()  # a statement may be half done; nothing resets a connection here
             raise
         finally:
-            if self._waiting or _is_closed(connection):
-                await self.pool.release(connection)
-            else:
-                self._idle.append(connection)  # the pool's own ways cost twice what a small statement does
-
-    async def _taken(self) -> PoolConnectionProxy:
-        while self._idle:
-            connection = self._idle.pop()
-            if not _is_closed(connection):
-                return connection
-            await self.pool.release(connection)
-        self._waiting += 1
-        try:
-            return await self.pool.acquire(timeout=WAIT)
-        except TimeoutError:
-            raise BusyError from None
-        finally:
-            self._waiting -= 1
+            self._connections.give(connection)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -203,15 +186,6 @@ class Database:
                 log.warning("listener_failed", error=str(error) or type(error).__name__)
             await asyncio.sleep(wait)
             wait = min(2 * wait, RECONNECT[1])
-
-
-def _is_closed(connection: PoolConnectionProxy) -> bool:
-    import asyncpg
-
-    try:
-        return connection.is_closed()
-    except asyncpg.InterfaceError:  # it was lost, or terminated, and so is the pool's again
-        return True
 
 
 def database_errors() -> tuple[type[Exception], ...]:

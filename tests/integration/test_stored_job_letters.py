@@ -414,6 +414,22 @@ async def test_what_a_dead_worker_left_is_told_and_not_run_again(database: Datab
     assert (await row_of(database, job))["seq"] == row["seq"]
 
 
+async def test_a_job_that_is_given_twice_to_one_process_runs_once(database: Database) -> None:
+    """As the queue does when it could not hear the process for a while."""
+    held, job, owner = Held(), await new_job(database, mode="react"), uuid4()
+    brain = Brain(held)
+    async with Inbox.open(database) as inbox:
+        work = workshop(brain, inbox=inbox)
+        tasks = [asyncio.create_task(run_stored_job(database, owner, job, work)) for _ in range(3)]
+        await held.began.wait()
+        await asyncio.sleep(0.1)
+        assert not any(task.done() for task in tasks)
+        held.go.set()
+        await asyncio.gather(*tasks)
+    assert (await row_of(database, job))["status"] == "completed"
+    assert brain.kinds == ["step", "synthesis"]
+
+
 async def test_a_job_that_kills_its_workers_is_given_up(database: Database) -> None:
     job, brain = await new_job(database), Brain()
     for _ in range(6):  # claimed, and never anything written
