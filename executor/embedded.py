@@ -140,6 +140,27 @@ async def embedded(data_dir: Path) -> AsyncIterator[str]:
         await asyncio.wait([keeper])
 
 
+@asynccontextmanager
+async def reached(data_dir: Path) -> AsyncIterator[str]:
+    """The same for a command beside a service: the database that `serve` runs, where it does; else as `embedded`."""
+    place = place_of(data_dir)
+    if await _answers(place.dsn):
+        yield place.dsn
+        return
+    async with embedded(data_dir) as dsn:
+        yield dsn
+
+
+async def _answers(dsn: str) -> bool:
+    import asyncpg
+
+    try:
+        await (await asyncpg.connect(dsn, timeout=5)).close()
+    except (OSError, TimeoutError, asyncpg.PostgresError):
+        return False
+    return True
+
+
 async def _kept(process: asyncio.subprocess.Process, data_dir: Path, place: Place) -> None:
     """Waits for the child's end, and replaces it, until it is cancelled."""
     wait = BACKOFF[0]

@@ -26,14 +26,14 @@ async def db(options: argparse.Namespace) -> int:
 
 @asynccontextmanager
 async def _opened(settings: Settings) -> AsyncIterator[Database]:
-    """The database that is configured, else the embedded one, which is started for it."""
+    """The database that is configured, else the embedded one, which is started for it unless it runs."""
     if settings.database_url is not None:
         async with Database.open(settings.database_url.get_secret_value(), size=1) as database:
             yield database
         return
-    from executor.embedded import embedded
+    from executor.embedded import reached
 
-    async with embedded(data_dir(settings)) as dsn, Database.open(dsn, size=1) as database:
+    async with reached(data_dir(settings)) as dsn, Database.open(dsn, size=1) as database:
         yield database
 
 

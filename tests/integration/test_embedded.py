@@ -17,7 +17,7 @@ import asyncpg
 import pytest
 
 from executor import embedded
-from executor.embedded import EmbeddedError, Place, place_of
+from executor.embedded import EmbeddedError, Place, place_of, reached
 from executor.embedded import embedded as embedded_database
 from tests.support.command import command, environment
 from tests.support.processes import alive, children, running, until
@@ -123,7 +123,13 @@ async def test_another_one_for_the_same_folder_is_refused(data_dir: Path) -> Non
         with pytest.raises(EmbeddedError, match="another `dagwright serve` uses the database"):
             async with embedded_database(data_dir):
                 raise AssertionError("two owners")
+        async with reached(data_dir) as same:  # a command beside it works on it
+            assert same == dsn
         assert await answers(dsn)
+    async with reached(data_dir) as dsn:
+        assert await answers(dsn)
+        pid = server_pid(place_of(data_dir))
+    assert not alive(pid)
 
 
 @heavy
@@ -138,6 +144,8 @@ async def test_serve_without_a_database_has_its_own(data_dir: Path, tmp_path: Pa
         os.kill(pid, signal.SIGKILL)  # streams and workers live on
         await run.until(lambda: len(run.logged("embedded_database_ready")) == 2)
         assert [child for child in children(run.process.pid) if "executor.worker" in words_of(child)] == workers
+        done = await command("keys", "create", "mine", home=tmp_path, env=env)
+        assert done.code == 0, done.err
         pid = server_pid(place_of(data_dir))
         assert await run.end() == 0
         assert not alive(pid)
