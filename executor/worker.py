@@ -4,7 +4,7 @@ All it needs stands in variables, so that no secret is on a command line: the se
 so on), and those of `WorkerEnvironment`. It ends when its standard input closes, that is, with its supervisor; on
 SIGTERM it lets its jobs run on for the setting `drain_seconds` and hands over those that have not ended then; and at
 once, with exit code 75, when it finds that another worker owns one of its jobs: whatever it still holds must not be
-written.
+written. A job that may have killed its last worker gets a process like this one for itself (`executor.suspects`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
+from uuid import UUID, uuid4
 
 import structlog
 
@@ -28,11 +30,13 @@ from registry.redaction import error_fields
 from .engine import Engine
 from .inbox import Inbox
 from .live import LiveSender
-from .log.stored import OwnershipLostError, nowhere
+from .log.stored import LivePieces, OwnershipLostError, nowhere
 from .plain_errors import plain_errors
 from .settings import PREFIX, load_settings, read_environment
+from .store.database import Database
 from .stored_job import run_stored_job
 from .supervisor import LOST, MISCONFIGURED
+from .suspects import ALONE, is_suspect, run_alone
 from .workshop import Workshop
 
 if TYPE_CHECKING:
@@ -52,15 +56,16 @@ log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class WorkerEnvironment:
     """What a worker is told beside the settings. `live`: the unix socket for live pieces; `demo`: the address of the
-    demonstration model, where it is the one that is used."""
+    demonstration model, where it is the one that is used; `alone`: the one job it is for."""
 
     live: str | None = None
     demo: str | None = None
+    alone: str | None = None
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> WorkerEnvironment:
         """Out of the variables."""
-        return cls(env.get(LIVE) or None, env.get(DEMO) or None)
+        return cls(env.get(LIVE) or None, env.get(DEMO) or None, env.get(ALONE) or None)
 
     def variables(self, settings: Settings, env: Mapping[str, str], dsn: str, models: str | None) -> dict[str, str]:
         """The variables of a worker: `env`, with what was given to the command, and the database. `models`: the
@@ -94,7 +99,6 @@ def main() -> int:
 
 async def work(settings: Settings, told: WorkerEnvironment) -> None:
     """Runs jobs until the process is told to end. Raises ConfigError, also where the schema is not this version's."""
-    from .store.database import Database
     from .store.migrate import check
 
     if settings.database_url is None:
@@ -105,27 +109,54 @@ async def work(settings: Settings, told: WorkerEnvironment) -> None:
             await _run(database, settings, told, shop)
 
 
-async def _run(database: Any, settings: Settings, told: WorkerEnvironment, shop: Workshop) -> None:
-    engine = Engine(database, heartbeat=settings.heartbeat_timeout)
+async def _run(database: Database, settings: Settings, told: WorkerEnvironment, shop: Workshop) -> None:
     live = LiveSender(told.live) if told.live else None
-
-    async def handle(job_id: str) -> None:
-        try:
-            await run_stored_job(database, engine.owner, job_id, shop, live=live or nowhere)
-        except OwnershipLostError:
-            leave(job_id)
-
-    loop = asyncio.get_running_loop()
-    for sent in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(sent, engine.stop, settings.drain_seconds)
-    _end_with_supervisor(loop, engine)
-    log.info("worker_ready", owner=str(engine.owner), slots=settings.jobs_per_worker)
     async with asyncio.TaskGroup() as group:
         sending = None if live is None else group.create_task(live.serve(), name="live pieces")
-        await engine.run(handle, settings.jobs_per_worker)
+        if told.alone is None:
+            await _run_queue(database, settings, shop, live or nowhere)
+        else:
+            await _run_one(database, told.alone, shop, live or nowhere)
         if sending is not None:
             sending.cancel()
     log.info("worker_ended")
+
+
+async def _run_queue(database: Database, settings: Settings, shop: Workshop, live: LivePieces) -> None:
+    engine = Engine(database, heartbeat=settings.heartbeat_timeout)
+
+    async def handle(job_id: str) -> None:
+        if await is_suspect(database, job_id):
+            await run_alone(job_id)
+        else:
+            await _run_job(database, engine.owner, job_id, shop, live)
+
+    _on_signals(partial(engine.stop, settings.drain_seconds))
+    _end_with_supervisor(partial(engine.stop, ORPHAN_GRACE))
+    log.info("worker_ready", owner=str(engine.owner), slots=settings.jobs_per_worker)
+    await engine.run(handle, settings.jobs_per_worker)
+
+
+async def _run_one(database: Database, job_id: str, shop: Workshop, live: LivePieces) -> None:
+    job = asyncio.create_task(_run_job(database, uuid4(), job_id, shop, live), name=job_id)
+    _on_signals(job.cancel)
+    _end_with_supervisor(job.cancel)
+    await asyncio.wait([job])
+    if not job.cancelled():
+        job.result()
+
+
+async def _run_job(database: Database, owner: UUID, job_id: str, shop: Workshop, live: LivePieces) -> None:
+    try:
+        await run_stored_job(database, owner, job_id, shop, live=live)
+    except OwnershipLostError:
+        leave(job_id)
+
+
+def _on_signals(stop: Callable[[], Any]) -> None:
+    loop = asyncio.get_running_loop()
+    for sent in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(sent, stop)
 
 
 def leave(job_id: str) -> NoReturn:
@@ -178,17 +209,19 @@ def _adapted(shop: Workshop) -> Workshop:
     return replace(shop, tools=tools, options_of=options_of, notice=HEADER)
 
 
-def _end_with_supervisor(loop: asyncio.AbstractEventLoop, engine: Engine) -> None:
+def _end_with_supervisor(stop: Callable[[], Any]) -> None:
     """Standard input is the supervisor's: when it closes, the supervisor is gone, however it ended.
 
     A thread reads it, so that it works also where a job keeps the loop busy.
     """
 
+    loop = asyncio.get_running_loop()
+
     def watch() -> None:
         while os.read(0, 1024):
             pass
         try:
-            loop.call_soon_threadsafe(engine.stop, ORPHAN_GRACE)
+            loop.call_soon_threadsafe(stop)
         except RuntimeError:  # the loop has ended
             return
         time.sleep(2 * ORPHAN_GRACE)

@@ -13,11 +13,14 @@ from uuid import uuid4
 
 import pytest
 
+from executor.engine import enqueue
 from executor.store.database import Database
+from executor.store.jobs import NewJob, insert
 from tests.fakes import ProviderFake, View, brain
 from tests.fakes.brain import SYNTHESIS
 from tests.support.command import NO_LOCAL_SERVERS, command, openai
 from tests.support.processes import (
+    PLAN,
     Running,
     alive,
     children,
@@ -120,6 +123,42 @@ async def test_a_killed_worker_is_replaced_and_its_jobs_are_picked_up(
         other = await new_job(database)
         await run.until(ended(database, other))
         assert (await row_of(database, other))["status"] == "completed"
+
+
+async def new_suspect(database: Database) -> str:
+    """A queued job as it stands when a worker claimed it and died before it had written anything."""
+    async with database.transaction() as connection:
+        row = await insert(connection, "", NewJob("Work it out.", "dag", request={"plan": PLAN}), None, None)
+        assert row is not None
+        await connection.execute("update dw_jobs set started_at = now(), status = 'running' where id = $1", row["id"])
+        await enqueue(connection, [row["id"]])
+    return str(row["id"])
+
+
+async def test_a_job_that_may_have_killed_its_worker_is_run_in_a_process_of_its_own(
+    tmp_path: Path, database_url: str, database: Database, provider_fake: ProviderFake
+) -> None:
+    gate = Gate()
+    provider_fake.script = gate
+    async with running("worker", home=tmp_path, env=worker_env(database_url, provider_fake)) as run:
+        (worker,) = await ready(run)
+        neighbour = await new_job(database)
+        await run.until(lambda: gate.waiting == 1)
+        await new_suspect(database)
+        await run.until(lambda: gate.waiting == 2)
+        (alone,) = children(worker)
+        assert run.logged("suspect_begun")[0]["pid"] == alone
+        os.kill(alone, signal.SIGKILL)  # nobody else is hurt
+        await run.until(lambda: run.logged("suspect_ended"))
+        assert run.logged("suspect_ended")[0]["code"] == -signal.SIGKILL
+        gate.open.set()
+        await run.until(ended(database, neighbour))
+        assert (await row_of(database, neighbour))["status"] == "completed"
+        assert children(run.process.pid) == [worker]
+        other = await new_suspect(database)
+        await run.until(ended(database, other))
+        assert (await row_of(database, other))["status"] == "completed"
+        assert await run.end() == 0
 
 
 async def test_a_worker_that_comes_back_and_owns_its_job_no_more_ends_at_once(

@@ -56,6 +56,10 @@ select id from dw_jobs j
 where ended_at is null and status <> 'needs_decision' and created_at < now() - make_interval(secs => $1)
   and not exists (select from pgqueuer q where q.dedupe_key = j.id and q.status in ('queued', 'picked'))
 
+-- name: suspect
+-- A job that was claimed and of which nothing was written since. No row: it is none, or it has ended.
+select id from dw_jobs where id = $1 and ended_at is null and started_at is not null and claimed_seq = seq
+
 -- name: woken
 -- Of these jobs, whose rows in the queue have just gone, those that nobody owns and that can go on: what they waited
 -- for came while the row was still there.
