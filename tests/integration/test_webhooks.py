@@ -21,6 +21,8 @@ from executor.service.webhooks import PAUSES, Secrets, WebhookSender, check_url
 from executor.store.database import Database
 from executor.store.jobs import JobStore, NewJob
 from registry.errors import ConfigError, UsageError
+from tests.fakes import ProviderFake
+from tests.support.working import models_of, working
 
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 
@@ -289,3 +291,27 @@ def test_secrets_and_addresses_are_checked_beforehand() -> None:
             check_url(url, secrets)
     with pytest.raises(UsageError, match="webhook_secret_env"):
         check_url("https://example.com/hook", None)
+
+
+async def test_a_job_of_the_service_tells_its_end(
+    database_url: str, provider_fake: ProviderFake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOKS", SECRET)
+    async with receiving() as receiver:
+        allow = (f"127.0.0.1:{receiver.port}",)
+        models = models_of(provider_fake)
+        async with working(database_url, models, webhook_secret_env="HOOKS", fetch_allow=allow) as service:
+            body = {"goal": "Work it out.", "webhook": receiver.url}
+            made = await service.http.post("/v1/jobs?wait=60", json=body)
+            assert made.json()["status"] == "completed"
+            await until(service.database, made.json()["id"], delivered_at=...)
+            lines = [{"custom_id": "a", **body}, {"custom_id": "b", "goal": "no webhook"}]
+            batch = (await service.http.post("/v1/batches", json={"mode": "run", "requests": lines})).json()
+            async with asyncio.timeout(60):
+                while len(receiver.got) < 2:
+                    await asyncio.sleep(0.05)
+    headers, sent = receiver.got[0]
+    told = Webhook(SECRET).verify(sent, {name.lower(): value for name, value in headers.items()})
+    assert (told["id"], told["status"], told["answer"]) == (made.json()["id"], "completed", made.json()["answer"])
+    assert json.loads(receiver.got[1][1])["status"] == "completed"
+    assert batch["counts"]["total"] == 2
