@@ -92,12 +92,26 @@ class EventHub:
         if shared is not None and shared.feed.live(part, offset, text):
             shared.wake()
 
+    async def newest(self, tenant: str, job_id: str) -> int | None:
+        """The seq of the last event of a tenant's job, as far as is known; None where it has no such job. Nobody is
+        asked while others of the tenant read it: a thousand readers come at once."""
+        shared = self._feeds.get(job_id)
+        if shared is not None and shared.tenant == tenant:
+            return shared.feed.seq
+        row = await self.database.row("events.newest", job_id, tenant)
+        return None if row is None else int(row["seq"])
+
     @asynccontextmanager
-    async def reading(self, job_id: str, after: int, newest: int) -> AsyncIterator[Reader]:
-        """A reader of the events after a seq, for the block; `newest` is the job's last seq as far as is known."""
+    async def reading(
+        self, job_id: str, after: int, newest: int, *, tenant: str | None = None
+    ) -> AsyncIterator[Reader]:
+        """A reader of the events after a seq, for the block. `newest`: the job's last seq as far as is known; `tenant`:
+        whose job it is known to be."""
         shared = self._feeds.get(job_id)
         if shared is None:
             shared = self._feeds[job_id] = self._new(job_id, after if 0 <= newest - after <= RING[0] else newest)
+        if tenant is not None:
+            shared.tenant = tenant
         reader = Reader(self, shared, after)
         shared.readers.add(reader)
         try:
@@ -167,6 +181,7 @@ class Shared:
 
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
+        self.tenant: str | None = None
         self.readers: set[Reader] = set()
         self.news = asyncio.Event()
         self._pages: dict[int, Page] = {}

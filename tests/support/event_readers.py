@@ -22,7 +22,9 @@ async def follow(session: aiohttp.ClientSession, url: str, connected: asyncio.Se
     """The whole stream; what tells its events apart from another's (ids in order, and all the bytes), and when it
     ended."""
     last, rest, digest, number = 0, b"", sha256(), 0
-    async with session.get(url) as response:
+    while (response := await session.get(url)).status == 503:  # very many came at once: as it says, again in a moment
+        await asyncio.sleep(float(response.headers["Retry-After"]))
+    async with response:
         assert response.status == 200
         connected.release()
         async for data in response.content.iter_any():

@@ -55,11 +55,20 @@ def start(*places: tuple[str, str | os.PathLike[str]]) -> list[Process]:
     processes = [
         subprocess.Popen([*command, dsn, os.fspath(live)], stdout=subprocess.PIPE, cwd=ROOT) for dsn, live in places
     ]
-    found = []
-    for process in processes:
-        assert process.stdout is not None
-        found.append(Process(process, f"http://127.0.0.1:{int(process.stdout.readline())}"))
-    return found
+    try:
+        return [Process(process, f"http://127.0.0.1:{_port(process)}") for process in processes]
+    except BaseException:
+        for process in processes:
+            process.kill()
+            process.communicate()
+        raise
+
+
+def _port(process: subprocess.Popen[bytes]) -> int:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, "the server did not start: its lines on standard error say why"
+    return int(line)
 
 
 @contextmanager

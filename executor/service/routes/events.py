@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from functools import partial
 from typing import Annotated, Any
 
 import structlog
@@ -15,7 +16,6 @@ from executor.service.auth import tenant
 from executor.service.feed import LAST
 from executor.service.hub import EventHub, Reader
 from executor.service.problems import not_found
-from executor.service.state import database
 
 router = APIRouter(tags=["jobs"])
 
@@ -30,18 +30,16 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, hub: EventHub, job_id: str, after: int, newest: int) -> None:
+    def __init__(self, hub: EventHub, tenant: str, job_id: str, after: int, newest: int) -> None:
         self.status_code = 200
         self.background = None
         self.init_headers(HEADERS)
-        self._hub, self._job_id, self._after, self._newest = hub, job_id, after, newest
+        self._job_id = job_id
+        self._reading = partial(hub.reading, job_id, after, newest, tenant=tenant)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The answer, for the server; a connection that is lost ends it."""
-        async with (
-            self._hub.reading(self._job_id, self._after, self._newest) as reader,
-            asyncio.TaskGroup() as group,
-        ):
+        async with self._reading() as reader, asyncio.TaskGroup() as group:
             listener = group.create_task(_notice_the_end(receive, reader))
             try:
                 await self._send(reader, send)
@@ -101,8 +99,8 @@ async def events(
     ] = None,
 ) -> Response:
     """Follows a job. A connection that is lost costs nothing: come back with the last id."""
-    row = await database(request).row("events.standing", job_id, owner)
-    if row is None:
-        raise not_found("job", job_id)
     hub: EventHub = request.app.state.hub
-    return EventStream(hub, job_id, after if last_event_id is None else last_event_id, row["seq"])
+    newest = await hub.newest(owner, job_id)
+    if newest is None:
+        raise not_found("job", job_id)
+    return EventStream(hub, owner, job_id, after if last_event_id is None else last_event_id, newest)

@@ -1,8 +1,8 @@
 -- What readers of a job's history ask.
 
--- name: standing
--- A tenant's job: the seq of its last event, and whether it has ended.
-select seq, ended_at is not null as ended from dw_jobs where id = $1 and tenant = $2
+-- name: newest
+-- The seq of the last event of a tenant's job.
+select seq from dw_jobs where id = $1 and tenant = $2
 
 -- name: page
 -- The public events after a seq, oldest first: $3 at most, and no more than $4 bytes where that is more than one. The
