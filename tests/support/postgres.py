@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -71,7 +72,7 @@ def _installed(binaries: Path, folder: Path) -> Iterator[str]:
         asyncio.run(_reachable(dsn))
         yield dsn
     finally:
-        process.terminate()
+        process.send_signal(signal.SIGINT)  # at once, whoever is still connected
         process.wait(20)
 
 
