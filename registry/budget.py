@@ -25,6 +25,8 @@ ANSWER_INPUT_TOKENS, ANSWER_OUTPUT_TOKENS = 8_192, 1_024
 """The final answer that a budget keeps a reserve for: input bound and output bound."""
 ANSWER_SHARE = 4
 """The reserve is at most one in this many parts of the budget."""
+SMALLEST, LARGEST = Decimal("1e-12"), Decimal(10**15)
+"""USD, tokens or seconds of a budget: beyond is no budget but a slip, and could not be reckoned with exactly."""
 MIN_OUTPUT_TOKENS = 256
 """Below this an output limit is not lowered: the answer would only be cut."""
 
@@ -95,7 +97,7 @@ class Budget:
         parts = [
             None if self.usd is None else f"{money(self.usd)}usd",
             None if self.tokens is None else f"{self.tokens}tokens",
-            None if self.seconds is None else f"{self.seconds:g}s",
+            None if self.seconds is None else f"{money(Decimal(repr(self.seconds)))}s",
         ]
         return ", ".join(part for part in parts if part)
 
@@ -122,6 +124,8 @@ def _limit(name: str, value: Any) -> Any:
         number = None
     if number is None or not number.is_finite() or number <= 0:
         raise UsageError(f"budget {name} = {value!r}: must be a number, more than 0")
+    if not SMALLEST <= number <= LARGEST:
+        raise UsageError(f"budget {name} = {value!r}: must be from {SMALLEST:f} to {LARGEST:,}")
     if name == "usd":
         return number
     if name == "seconds":

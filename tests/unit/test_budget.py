@@ -53,6 +53,9 @@ ONE = Price(Decimal(1), Decimal(1))
         (Decimal("0.50"), Budget(usd=Decimal("0.5"))),
         ({"usd": "0.25", "tokens": 1000}, Budget(usd=Decimal("0.25"), tokens=1000)),
         ({"seconds": 60}, Budget(seconds=60.0)),
+        ({"seconds": 1_000_000}, Budget(seconds=1e6)),
+        ({"seconds": 123_456.75}, Budget(seconds=123_456.75)),
+        ({"seconds": 0.00001}, Budget(seconds=1e-5)),
         (Budget(tokens=5), Budget(tokens=5)),
         ("1.00", Budget(usd=Decimal(1))),
         ("0.50usd", Budget(usd=Decimal("0.5"))),
@@ -90,6 +93,10 @@ def test_what_a_budget_may_be_given_as(given: Any, right: Budget) -> None:
         ("1usd, 2usd", "gives usd twice"),
         ("10x", "must be an amount such as"),
         ("0s", "more than 0"),
+        ({"usd": "1e999999999999"}, "must be from 0.000000000001 to 1,000,000,000,000,000"),
+        ({"tokens": "1e999999999999"}, "must be from"),
+        ({"seconds": 1e300}, "must be from"),
+        ({"usd": "1e-999999999999"}, "must be from"),
     ],
 )
 def test_what_a_budget_may_not_be(given: Any, said: str) -> None:
