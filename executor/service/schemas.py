@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_core import PydanticCustomError
 
 from executor.store.keys import MAX_NAME_CHARS
 
@@ -16,6 +18,8 @@ MAX_METADATA_CHARS = 1_000
 MAX_MESSAGES = 10_000
 MAX_NAMES = 1_000
 MAX_TEXT_CHARS = 200_000
+MAX_DEPTH = 64
+"""Levels of lists and objects in a plan; what is nested deeper can't be written out again."""
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Whole = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -92,6 +96,20 @@ class JobIn(PlanningIn):
     webhook: Annotated[str, Field(max_length=2_000)] | None = Field(
         None, description="Where the job's end is told (Standard Webhooks)"
     )
+
+    @field_validator("plan")
+    @classmethod
+    def _plan_is_flat(cls, plan: dict[str, Any] | None) -> dict[str, Any] | None:
+        level: list[Any] = [] if plan is None else [plan]
+        for _ in range(MAX_DEPTH + 1):
+            level = [part for whole in level for part in _parts(whole)]
+        if level:
+            raise PydanticCustomError("too_deep", "nested too deeply: {most} levels at most", {"most": MAX_DEPTH})
+        return plan
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 class TextIn(Strict):

@@ -1,0 +1,39 @@
+"""Requests that nobody sends by mistake: each gets an answer that says what is wrong, and none breaks anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.support.service import Service, running
+
+
+@pytest.fixture
+async def service(database_url: str) -> AsyncIterator[Service]:
+    async with running(database_url) as found:
+        yield found
+
+
+def nested(depth: int) -> str:
+    return '{"a":' * depth + "1" + "}" * depth
+
+
+@pytest.mark.parametrize("depth", [300, 900])
+async def test_a_plan_that_is_nested_too_deeply_is_refused(service: Service, depth: int) -> None:
+    plan = '{"steps": [{"id": "a", "task": "t"}], "more": ' + nested(depth) + "}"
+    headers = {"content-type": "application/json"}
+    response = await service.http.post("/v1/jobs", content='{"goal": "g", "plan": ' + plan + "}", headers=headers)
+    assert response.status_code == 422, response.text
+    assert response.json()["problems"][0][:2] == ["too_deep", ["plan"]]
+    lines = f'{{"custom_id": "a", "goal": "g", "plan": {plan}}}\n' + json.dumps({"custom_id": "b", "goal": "g"})
+    headers = {"content-type": "application/jsonl"}
+    batch = (await service.http.post("/v1/batches?mode=run", content=lines, headers=headers)).json()
+    assert (batch["counts"]["processing"], batch["counts"]["errored"]) == (1, 1)
+
+
+async def test_a_budget_beyond_reckoning_is_refused(service: Service) -> None:
+    for budget in ({"usd": "1e999999999999"}, {"seconds": 1e300}, 1e308):
+        response = await service.http.post("/v1/jobs", json={"goal": "g", "budget": budget})
+        assert (response.status_code, response.json()["code"]) == (422, "budget_invalid")
