@@ -151,7 +151,7 @@ class Settings(BaseSettings):
     """Jobs a worker process runs at once: they wait for models most of the time."""
     heartbeat_timeout: Seconds = 30.0
     """Seconds without a sign of life of a worker after which its jobs are given to others."""
-    drain_seconds: Seconds = 8.0
+    drain_seconds: Seconds = 7.0
     """Seconds that running jobs have when a worker is told to end; then they are handed over."""
     max_request_bytes: Count = 8 << 20
     """Bytes of a request's body to the service."""

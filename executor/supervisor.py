@@ -24,7 +24,7 @@ BACKOFF = (0.1, 5.0)
 """Seconds before a child is started again: the first wait and the longest; each is twice the one before."""
 LONG = 30.0
 """Seconds after which a child's life was no failed start: the waits begin anew."""
-LAST = 1.5
+LAST = 2.0
 """Seconds a child has beyond its grace before it is killed."""
 WORKER = (sys.executable, "-m", "executor.worker")
 

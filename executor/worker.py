@@ -231,4 +231,6 @@ def _end_with_supervisor(stop: Callable[[], Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # taking the interpreter apart costs a second of a stop that has a bound
