@@ -17,7 +17,7 @@ from executor.store.fold import cancelled, fold, job_of
 from registry import ModelRegistry
 from registry.tools import ToolRegistry
 from tests.support.service import Service, offer, running, written
-from tests.support.stored_jobs import Brain, events_of, look_up, note, ran, with_tools, workshop
+from tests.support.stored_jobs import Brain, events_of, look_up, note, ran, row_of, with_tools, workshop
 
 PLAN = {"steps": [{"id": "s1", "task": "find x"}, {"id": "s2", "task": "double x", "dependencies": ["s1"]}]}
 
@@ -398,6 +398,25 @@ async def test_a_job_that_nobody_runs_is_cancelled_at_once(service: Service) -> 
     brain = Brain()
     await ran(service.database, workshop(brain), job)  # whoever finds it in the queue has nothing to do
     assert (brain.kinds, (await service.http.get(f"/v1/jobs/{job}")).json()) == ([], shown)
+
+
+async def test_a_job_is_cancelled_while_a_worker_claims_it(service: Service) -> None:
+    """Whoever comes first ends it: once, in order, and both say the same."""
+    work = workshop(Brain())
+    for _ in range(10):
+        job = await made(service, mode="react")
+        cancelled, row = await asyncio.gather(
+            service.http.post(f"/v1/jobs/{job}/cancel"), ran(service.database, work, job)
+        )
+        assert cancelled.status_code == 202
+        events = await events_of(service.database, job)
+        assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+        assert [event["channel"] for event in events].count("done") == 1
+        shown = (await service.http.get(f"/v1/jobs/{job}")).json()
+        assert shown["status"] in ("cancelled", "completed")
+        assert events[-1]["payload"]["status"] == shown["status"]
+        assert (await row_of(service.database, job))["owner"] is None
+        assert row["id"] == job
 
 
 async def test_a_waiting_job_that_nobody_runs_keeps_what_it_has_when_it_is_cancelled(service: Service) -> None:
