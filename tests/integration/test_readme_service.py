@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +107,14 @@ async def _drained(stream: asyncio.StreamReader | None) -> None:
 async def shell(home: Path) -> AsyncIterator[Shell]:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        "bash", cwd=home, env=environment(home), stdin=pipe, stdout=pipe, limit=2**24
+        "bash", cwd=home, env=environment(home), stdin=pipe, stdout=pipe, limit=2**24, start_new_session=True
     )
     try:
         yield Shell(process)
     finally:
-        await ended(process)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what it runs holds its pipes
+        await process.wait()
 
 
 async def until(get: Callable[[], Awaitable[Any]], right: Callable[[Any], bool]) -> Any:
