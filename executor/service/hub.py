@@ -19,6 +19,8 @@ KEEP_ALIVE = 15.0
 """Seconds of silence after which a comment is sent (spec of the events, E2)."""
 PAGE = (200, 256_000)
 """Events and bytes that are read from the database at once."""
+ROWS = 25
+"""Events that are asked for at first."""
 PAGES = 4
 """Pages of a job's older history that are kept for readers who come at the same time."""
 READS = 2
@@ -122,13 +124,18 @@ class EventHub:
                 del self._feeds[job_id]
                 shared.task.cancel()
 
-    async def replay(self, job_id: str, after: int) -> Page:
+    async def replay(self, shared: Shared, after: int) -> Page:
         """A page of a job's older history, waiting for the database as long as it takes."""
-        return await self._read(job_id, after, self._replays)
+        return await self._read(shared, after, self._replays)
 
-    async def _read(self, job_id: str, after: int, turn: asyncio.Semaphore) -> Page:
+    async def _read(self, shared: Shared, after: int, turn: asyncio.Semaphore) -> Page:
         async with turn:
-            return page_of(await self.database.patiently("events.page", job_id, after, *PAGE), PAGE[0])
+            rows = shared.rows
+            found = await self.database.patiently("events.page", shared.feed.job_id, after, rows, PAGE[1])
+        page = page_of(found, rows)
+        cut = page.full and len(page.seqs) < rows
+        shared.rows = min(2 * len(page.seqs) if cut else 2 * rows, PAGE[0])
+        return page
 
     def _new(self, job_id: str, base: int) -> Shared:
         if self._group is None:
@@ -151,7 +158,7 @@ class EventHub:
         feed = shared.feed
         while not feed.ended:
             shared.news.clear()
-            page = await self._read(feed.job_id, feed.seq, self._news)
+            page = await self._read(shared, feed.seq, self._news)
             feed.publish(page)
             shared.wake()
             for reader in shared.readers:
@@ -182,6 +189,8 @@ class Shared:
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
         self.tenant: str | None = None
+        self.rows = ROWS
+        """Events that are asked for: about as many as a page has room for, since the size of each is looked up."""
         self.readers: set[Reader] = set()
         self.news = asyncio.Event()
         self._pages: dict[int, Page] = {}
@@ -197,7 +206,7 @@ class Shared:
         async with self._reading:
             page = self._pages.get(after)
             if page is None:
-                page = await hub.replay(self.feed.job_id, after)
+                page = await hub.replay(self, after)
                 if page.full:
                     self._pages[after] = page
                 if len(self._pages) > PAGES:
