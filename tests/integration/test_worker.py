@@ -13,9 +13,11 @@ from uuid import uuid4
 
 import pytest
 
+from executor.demo.serve import HEADER, MODEL_NAME
 from executor.engine import enqueue
 from executor.store.database import Database
 from executor.store.jobs import NewJob, insert
+from executor.worker import DEMO
 from tests.fakes import ProviderFake, View, brain
 from tests.fakes.brain import SYNTHESIS
 from tests.support.command import NO_LOCAL_SERVERS, command, openai
@@ -217,6 +219,18 @@ async def test_workers_end_with_their_supervisor_however_that_ends(
         await run.until(lambda: gate.waiting == 1)
         await run.end(signal.SIGKILL)
         await until(lambda: not any(alive(pid) for pid in pids))
+
+
+async def test_the_demonstration_model_is_used_where_the_supervisor_says_so(
+    tmp_path: Path, database_url: str, database: Database, provider_fake: ProviderFake
+) -> None:
+    provider_fake.models = (MODEL_NAME,)
+    env = {"DAGWRIGHT_DATABASE_URL": database_url, DEMO: provider_fake.openai_url, "DAGWRIGHT_SEARCH": "none"}
+    async with running(home=tmp_path, env=env, start=("-m", "executor.worker")) as run:
+        job_id = await new_job(database)
+        await run.until(ended(database, job_id))
+    assert [view.model for view in provider_fake.views][:1] == [MODEL_NAME]
+    assert (await row_of(database, job_id))["summary"]["metadata"]["notice"] == HEADER
 
 
 async def test_a_newer_schema_is_refused(
