@@ -79,6 +79,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.schedule
 	$(BIN)/python -m benchmarks.rate_limit
+	$(BIN)/python -m benchmarks.batches
 
 bench-local: $(STAMP)
 	$(BIN)/python -m benchmarks.local.run all
