@@ -15,6 +15,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.fakes import ProviderFake, View, brain
 from tests.fakes.brain import SYNTHESIS
 from tests.support.command import NO_LOCAL_SERVERS, command
@@ -120,6 +122,7 @@ def read_all(url: str) -> str:
         return str(reply.read().decode())
 
 
+@pytest.mark.heavy
 async def test_a_killed_worker_ends_no_stream(tmp_path: Path, database_url: str, provider_fake: ProviderFake) -> None:
     waiting = asyncio.Event()
 
@@ -144,6 +147,7 @@ async def test_a_killed_worker_ends_no_stream(tmp_path: Path, database_url: str,
         assert job["ended_at"] is not None
 
 
+@pytest.mark.heavy
 async def test_workers_end_when_the_server_is_killed(
     tmp_path: Path, database_url: str, provider_fake: ProviderFake
 ) -> None:

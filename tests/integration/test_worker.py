@@ -104,6 +104,7 @@ async def test_two_workers_share_the_jobs(
         assert {(await row_of(database, job_id))["status"] for job_id in jobs} == {"completed"}
 
 
+@pytest.mark.heavy
 async def test_a_killed_worker_is_replaced_and_its_jobs_are_picked_up(
     tmp_path: Path, database_url: str, database: Database, provider_fake: ProviderFake
 ) -> None:
@@ -137,6 +138,7 @@ async def new_suspect(database: Database) -> str:
     return str(row["id"])
 
 
+@pytest.mark.heavy
 async def test_a_job_that_may_have_killed_its_worker_is_run_in_a_process_of_its_own(
     tmp_path: Path, database_url: str, database: Database, provider_fake: ProviderFake
 ) -> None:
@@ -163,6 +165,7 @@ async def test_a_job_that_may_have_killed_its_worker_is_run_in_a_process_of_its_
         assert await run.end() == 0
 
 
+@pytest.mark.heavy
 async def test_a_worker_that_comes_back_and_owns_its_job_no_more_ends_at_once(
     tmp_path: Path, database_url: str, database: Database, provider_fake: ProviderFake
 ) -> None:
@@ -207,6 +210,7 @@ async def test_sigterm_hands_over_what_does_not_end_in_time(
         await run.until(ended(database, job_id))
 
 
+@pytest.mark.heavy
 async def test_workers_end_with_their_supervisor_however_that_ends(
     tmp_path: Path, database_url: str, database: Database, provider_fake: ProviderFake
 ) -> None:
