@@ -27,6 +27,7 @@ from .single_agent import run_single_agent
 
 CHANGED = "Skipped — user changed requirements"
 STOPPED = "Skipped — stopped by the user"
+CANCELLED: tuple[JobStatus, str, str] = ("cancelled", "cancelled", "The job was cancelled.")
 
 log = structlog.get_logger(__name__)
 
@@ -34,8 +35,9 @@ log = structlog.get_logger(__name__)
 class JobRunner:
     """Runs one job. `send`, `stop` and `cancel_step` may be called while it runs, from the same thread."""
 
-    def __init__(self, state: JobState) -> None:
-        self.state = state
+    def __init__(self, state: JobState, stopped: tuple[JobStatus, str, str] = CANCELLED) -> None:
+        """`stopped`: status, code and words of a job that is cut off by whoever runs it, not by its user."""
+        self.state, self._stopped = state, stopped
         self.cancelling = False
         self._span: telemetry.AnySpan = telemetry.NO_SPAN
 
@@ -88,7 +90,7 @@ class JobRunner:
             try:
                 ending = await self._within_budget()
             except asyncio.CancelledError:
-                job = self._ended_early("cancelled", "cancelled", "The job was cancelled.")
+                job = self._ended_early(*(CANCELLED if self.cancelling else self._stopped))
                 task = asyncio.current_task()
                 if self.cancelling and task is not None and task.uncancel() == 0:
                     return job

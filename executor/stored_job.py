@@ -13,6 +13,7 @@ import structlog
 from registry.errors import DagwrightError, UsageError
 from registry.redaction import error_fields
 
+from .interrupted import CODE as INTERRUPTED
 from .interrupted import interrupted
 from .job import JobRunner
 from .job_account import close_log
@@ -26,6 +27,10 @@ CLAIM = 10.0
 """Seconds for a claim: later the queue may have given the job to somebody else."""
 LAST_WORD = 5.0
 """Seconds that a job which is cancelled from outside has to store what happened."""
+STOPPED: tuple[JobStatus, str, str] = (
+    "failed", INTERRUPTED, "The worker that ran the job was told to end; the job was not run again."
+)  # fmt: skip
+"""What a job comes to whose worker ends before it: nobody cancelled it."""
 MAX_CRASHES = 5
 """Claims after which nothing was written; then the job itself is what kills its workers."""
 
@@ -40,8 +45,8 @@ async def run_stored_job(
 
     Whatever the job comes to stands in its log. Raises OwnershipLostError when another worker owns it: this process
     must write nothing more and is best ended; TimeoutError when the database does not answer the claim; what the
-    database has against an event. Cancelled, the job ends as cancelled, its account is stored, and CancelledError goes
-    on.
+    database has against an event. Cancelled, the job ends as interrupted, its account is stored, and CancelledError
+    goes on.
     """
     woken, inbox = asyncio.Event(), work.inbox
     if inbox is not None and job_id in inbox:
@@ -111,7 +116,7 @@ class _StoredRun:
         """The job, ready to run; where it can't be made it ends as failed."""
         try:
             artifacts = DatabaseArtifacts(self.database, self.job_id, self.owner, ())
-            return JobRunner(self.work.job(self.row, self.log, artifacts, self._barrier))
+            return JobRunner(self.work.job(self.row, self.log, artifacts, self._barrier), STOPPED)
         except DagwrightError as error:
             await self._end(self._unstarted("failed", error.code, str(error)))
         except Exception as error:  # noqa: BLE001 - a row nobody foresaw: the job's account says so

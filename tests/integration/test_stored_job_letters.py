@@ -335,7 +335,8 @@ async def test_a_worker_that_is_stopped_leaves_a_whole_log(database: Database) -
     with pytest.raises(asyncio.CancelledError):
         await task
     row = await row_of(database, job)
-    assert (row["status"], row["owner"], row["summary"]["error_code"]) == ("cancelled", None, "cancelled")
+    assert (row["status"], row["owner"], row["summary"]["error_code"]) == ("failed", None, "interrupted")
+    assert "was told to end" in row["summary"]["error"]  # nobody cancelled it
     events = await events_of(database, job)
     assert [event["seq"] for event in events] == list(range(1, row["seq"] + 1))
     assert events[-1]["channel"] == "done"
@@ -371,7 +372,7 @@ async def test_a_stop_of_the_worker_keeps_the_end(
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert (await row_of(database, job))["status"] == ("cancelled" if when == "it runs" else "completed")
+    assert (await row_of(database, job))["status"] == ("failed" if when == "it runs" else "completed")
 
 
 async def test_what_a_dead_worker_left_is_told_and_not_run_again(database: Database) -> None:
