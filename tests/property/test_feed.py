@@ -6,7 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from executor.log.front import is_public
@@ -107,8 +107,10 @@ class Client:
         self.at, self.seq, self.piece = at, self.ids[-1] if self.ids else 0, 0
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(DEEDS)
+@example([("text", "a"), ("text", "b"), ("store", "")])
+@example([("text", "a"), ("text", "b"), ("read", ""), ("reset", ""), ("text", "b"), ("store", ""), ("text", "a")])
 async def test_text_out_of_live_and_stored_pieces_is_the_answer(
     monkeypatch: pytest.MonkeyPatch, deeds: list[tuple[str, str]]
 ) -> None:
