@@ -31,6 +31,8 @@ POLL = 5.0
 """Seconds between looks at the queue where no notification comes."""
 BATCH = 10
 """Rows taken by one statement at most."""
+BATCH_PRIORITY = -10
+"""Of a batch's items in the queue; a single job has 0 and goes first."""
 RECONCILE = 30.0
 """Seconds between looks for jobs that have not ended and stand in no queue."""
 log = structlog.get_logger(__name__)
@@ -59,10 +61,12 @@ async def reconcile(database: Database) -> int:
     A job loses its row when its worker fails in a way nobody foresaw, or when an operator empties the queue.
     """
     async with database.transaction() as connection:
-        ids = [row["id"] for row in await connection.fetch(statement("jobs.unqueued"), 0.0)]
-        if ids:
-            await enqueue(connection, ids)
-    return len(ids)
+        rows = await connection.fetch(statement("jobs.unqueued"), 0.0)
+        for of_batch in (False, True):
+            ids = [row["id"] for row in rows if row["of_batch"] is of_batch]
+            if ids:
+                await enqueue(connection, ids, BATCH_PRIORITY if of_batch else 0)
+    return len(rows)
 
 
 class Engine:

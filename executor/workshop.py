@@ -11,7 +11,7 @@ from planner.plan import Plan
 from registry.artifacts import ArtifactStore
 from registry.budget import Budget
 from registry.clock import SYSTEM_CLOCK, Clock
-from registry.messages import Message
+from registry.messages import Event, Message
 from registry.models import ModelRegistry
 from registry.tools import ToolRegistry
 
@@ -24,14 +24,17 @@ from .log.front import JobLog
 from .settings import settings_of_job
 
 if TYPE_CHECKING:
+    from .job import JobRunner
     from .settings_model import Settings
+    from .waits import Approve
 
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
     """Models, tools and settings of this machine. `options_of` makes a job's options of the settings with the job's own
     on top; `notice` goes into the metadata of every job, where a demonstration model answers; `inbox` hears what is
-    said to jobs: without one they hear it when they write to their logs."""
+    said to jobs: without one they hear it when they write to their logs. For a process that runs one job of its own:
+    `approve` is asked about calls that need approval, `on_event` sees each public event, `on_runner` gets the job."""
 
     models: ModelRegistry
     tools: ToolRegistry
@@ -39,6 +42,9 @@ class Workshop:
     options_of: Callable[[Settings], JobOptions] = JobOptions.from_settings
     notice: str | None = None
     inbox: Inbox | None = None
+    approve: Approve | None = None
+    on_event: Callable[[Event], None] | None = None
+    on_runner: Callable[[JobRunner], None] | None = None
     clock: Clock = SYSTEM_CLOCK
 
     def job(
@@ -71,6 +77,7 @@ class Workshop:
             log=log,
             hooks=build_hooks(options.hooks),
             options=options,
+            approve=self.approve,
             open_to_decisions=True,
             artifacts=artifacts,
             barrier=barrier,

@@ -15,7 +15,7 @@ from .setup import data_dir, settings_of
 
 
 @asynccontextmanager
-async def opened(options: argparse.Namespace) -> AsyncIterator[Database]:
+async def opened(options: argparse.Namespace, *, size: int = 1) -> AsyncIterator[Database]:
     """The service's database, its schema checked: the one that is configured, else the embedded one, which runs
     meanwhile, or already. Raises DatabaseError where it can't be used."""
     settings = settings_of(options)
@@ -26,7 +26,7 @@ async def opened(options: argparse.Namespace) -> AsyncIterator[Database]:
             from executor.embedded import reached
 
             dsn = await stack.enter_async_context(reached(data_dir(settings)))
-        database = await stack.enter_async_context(Database.open(dsn, size=1))
+        database = await stack.enter_async_context(Database.open(dsn, size=size))
         if settings.database_url is None:
             await migrate(database)  # it may have been made just now
         await check(database)

@@ -6,15 +6,21 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
+from agent.events import OnEvent
 from agent.waits import Nobody
 from executor.hooks_config import build_hooks
 from executor.job_handle import JobHandle, start_job
 from executor.job_types import Job
+from executor.local_job import LocalJob, kept_job
+from executor.store.database import POOL_SIZE
+from executor.store.jobs import NewJob
+from executor.waits import Approve
+from executor.workshop import Workshop
 from planner.checks import PlanError
 from planner.parse import parse_plan
 from planner.plan import Plan
@@ -22,6 +28,7 @@ from registry.artifacts import FolderArtifacts
 from registry.errors import UsageError
 
 from .approve import Asker, can_ask
+from .database import opened
 from .keyboard import Keyboard, no_signal, on_signal
 from .live import LiveView, can_be_live
 from .out import json_text, note, say, say_json, show
@@ -53,30 +60,52 @@ async def run(options: argparse.Namespace) -> int:
         raise UsageError("the goal is empty: say what is to be done")
     async with prepared(options) as setup:
         work = options.goal if options.plan is None else _plan_from(options.plan, setup)
-        hooks = build_hooks(setup.options.hooks)
         view = _view(options, setup)
         asker = Asker(view) if can_ask() else None
         with view:
-            handle = start_job(
-                work,
-                setup.models,
-                tools=setup.tools,
-                mode=options.mode or setup.mode,
-                budget=setup.settings.budget,
-                on_event=view.on_event,
-                answer_mode=setup.settings.answer_mode,
-                hooks=hooks,
-                options=setup.options,
-                approve=asker or Nobody().park,
-                artifacts=lambda job_id: FolderArtifacts(artifacts_of(setup, job_id)),
-                metadata={"notice": setup.notice} if setup.notice else None,
-            )
-            with _listening(handle, view, asker):
-                job = await handle.result()
+            async with _begun(work, options, setup, view.on_event, asker or Nobody().park) as handle:
+                with _listening(handle, view, asker):
+                    job = await handle.result()
     _print(job, options, setup, view)
     for name in job.artifacts:
-        note(f"artifact: {artifacts_of(setup, job.id) / name}")
+        kept = setup.settings.database_url is not None
+        note(f"artifact: {f'{name}, in the database' if kept else artifacts_of(setup, job.id) / name}")
     return EXIT_CODES[job.status]
+
+
+@asynccontextmanager
+async def _begun(
+    work: str | Plan, options: argparse.Namespace, setup: Setup, on_event: OnEvent, approve: Approve
+) -> AsyncIterator[JobHandle | LocalJob]:
+    """The job, begun: kept in memory, or in the database where one is configured. The pipeline is the same."""
+    metadata = {"notice": setup.notice} if setup.notice else {}
+    if setup.settings.database_url is None:
+        yield start_job(
+            work,
+            setup.models,
+            tools=setup.tools,
+            mode=options.mode or setup.mode,
+            budget=setup.settings.budget,
+            on_event=on_event,
+            answer_mode=setup.settings.answer_mode,
+            hooks=build_hooks(setup.options.hooks),
+            options=setup.options,
+            approve=approve,
+            artifacts=lambda job_id: FolderArtifacts(artifacts_of(setup, job_id)),
+            metadata=metadata,
+        )
+        return
+    new = NewJob(
+        work if isinstance(work, str) else work.goal or "Carry out the plan.",
+        options.mode or setup.mode,
+        request={} if isinstance(work, str) else {"plan": work.to_json()},
+        metadata=metadata,
+    )
+    shop = Workshop(
+        setup.models, setup.tools, setup.settings, lambda settings: setup.options, on_event=on_event, approve=approve
+    )
+    async with opened(options, size=POOL_SIZE) as database, kept_job(database, new, shop) as handle:
+        yield handle
 
 
 def artifacts_of(setup: Setup, job_id: str) -> Path:
@@ -111,7 +140,7 @@ def _view(options: argparse.Namespace, setup: Setup) -> PlainView:
 
 
 @contextmanager
-def _listening(handle: JobHandle, view: PlainView, asker: Asker | None) -> Iterator[None]:
+def _listening(handle: JobHandle | LocalJob, view: PlainView, asker: Asker | None) -> Iterator[None]:
     """Ctrl-C stops with grace, twice aborts; so does a termination. A line typed meanwhile answers the question that
     stands, else it is a follow-up. When nobody reads the events any more, the job is aborted: it would cost money for
     nobody."""

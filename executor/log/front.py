@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
+
+import structlog
 
 from agent.events import INTERNAL_CHANNELS
 from registry import metrics
 from registry.clock import Clock
 from registry.messages import Event
-from registry.redaction import StreamRedactor, redact_data
+from registry.redaction import StreamRedactor, error_fields, redact_data
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +39,10 @@ class JobLog(ABC):
 
     merge_seconds = 0.05
 
-    def __init__(self, job_id: str, clock: Clock, seq: int = 0) -> None:
-        self.job_id, self.clock, self.seq = job_id, clock, seq
+    def __init__(
+        self, job_id: str, clock: Clock, seq: int = 0, *, on_event: Callable[[Event], None] | None = None
+    ) -> None:
+        self.job_id, self.clock, self.seq, self.on_event = job_id, clock, seq, on_event
         self.closed = False
         self._held: list[str] = []
         self._held_step: str | None = None
@@ -139,6 +145,11 @@ class JobLog(ABC):
         event = Event(self.job_id, self.seq, self.clock.time(), channel, step_id, payload)
         metrics.observe(event)
         self._keep(event)
+        if self.on_event is not None and is_public(channel):
+            try:
+                self.on_event(event)
+            except Exception as error:  # noqa: BLE001 - an observer that fails must not cost the work it observes
+                log.error("observer_failed", channel=channel, seq=event.seq, **error_fields(error))
 
 
 def is_public(channel: str) -> bool:

@@ -9,7 +9,6 @@ import structlog
 
 from registry.clock import SYSTEM_CLOCK, Clock
 from registry.messages import Event
-from registry.redaction import error_fields
 
 from .front import JobLog, is_public
 
@@ -22,8 +21,7 @@ class MemoryLog(JobLog):
     def __init__(
         self, job_id: str, *, clock: Clock = SYSTEM_CLOCK, on_event: Callable[[Event], None] | None = None
     ) -> None:
-        super().__init__(job_id, clock)
-        self.on_event = on_event
+        super().__init__(job_id, clock, on_event=on_event)
         self._events: list[Event] = []
         self._wake = asyncio.Event()
 
@@ -61,8 +59,3 @@ class MemoryLog(JobLog):
         self._events.append(event)
         waiting, self._wake = self._wake, asyncio.Event()
         waiting.set()
-        if self.on_event is not None and is_public(event.channel):
-            try:
-                self.on_event(event)
-            except Exception as error:  # noqa: BLE001 - an observer that fails must not cost the work it observes
-                log.error("observer_failed", channel=event.channel, seq=event.seq, **error_fields(error))

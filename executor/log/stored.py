@@ -68,9 +68,10 @@ class StoredLog(JobLog):
         heard: Callable[[bool], None] = lambda cancel: None,
         status: Callable[[], str | None] = lambda: None,
         live: LivePieces = nowhere,
+        on_event: Callable[[Event], None] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        super().__init__(job_id, clock, seq)
+        super().__init__(job_id, clock, seq, on_event=on_event)
         self._database, self._owner = database, owner
         self._heard, self._status, self._live = heard, status, live
         self._new: list[Event] = []
@@ -155,8 +156,6 @@ class StoredLog(JobLog):
 
     async def _append(self, events: list[Event], ending: Ending | None) -> Any:
         """The statement, tried until the database answers. One whose answer was lost is looked up, not repeated."""
-        import asyncpg
-
         wait, unsure = RETRY[0], False
         errors: tuple[type[Exception], ...] = (BusyError, *database_errors())
         while True:
@@ -168,7 +167,7 @@ class StoredLog(JobLog):
                     raise OwnershipLostError
                 return row
             except errors as error:
-                if isinstance(error, asyncpg.DataError | asyncpg.IntegrityConstraintViolationError):
+                if isinstance(error, _hopeless()):
                     raise
                 log.warning("append_failed", job_id=self.job_id, error=str(error) or type(error).__name__)
                 unsure = unsure or not isinstance(error, BusyError)
@@ -219,6 +218,13 @@ class StoredLog(JobLog):
     def _answer_void(self, step_id: str | None) -> None:
         if step_id is None and self._said:
             self._part, self._said, self._merged = self._part + 1, 0, 0
+
+
+def _hopeless() -> tuple[type[Exception], ...]:
+    """What the database will say again: the event or the statement is wrong, not the moment."""
+    import asyncpg
+
+    return (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.SyntaxOrAccessError)
 
 
 async def stored_events(database: Database, job_id: str, after: int = 0) -> AsyncIterator[Event]:

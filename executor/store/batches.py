@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from executor.engine import enqueue
+from executor.engine import BATCH_PRIORITY, enqueue
 from executor.job_types import Job, JobStatus
 from executor.results import rfc3339
 from registry.errors import DagwrightError
@@ -19,8 +19,6 @@ from .statements import statement
 
 Mode = Literal["plan", "run"]
 
-PRIORITY = -10
-"""Of a batch's items in the queue; a single job has 0 and goes first."""
 CHUNK = 250
 """Items of one statement."""
 CHUNK_CHARS = 1_000_000
@@ -178,7 +176,7 @@ class BatchStore:
             asked = await connection.fetch(statement("batches.ask_the_rest"), batch_id)
             # what waits for a human is run by nobody: whoever claims it ends it
             if unowned := [row["id"] for row in asked if not row["owned"]]:
-                await enqueue(connection, unowned, PRIORITY)
+                await enqueue(connection, unowned, BATCH_PRIORITY)
 
 
 async def _known(connection: Connection, tenant: str, batch: NewBatch) -> str | None:
@@ -224,7 +222,7 @@ async def _add_good(connection: Connection, tenant: str, mode: Mode, batch_id: s
     hooks = [(job_id, item.webhook) for job_id, item in zip(ids, items, strict=True) if item.webhook is not None]
     if hooks:
         await connection.executemany("insert into dw_webhooks (job, url) values ($1, $2)", hooks)
-    await enqueue(connection, ids, PRIORITY)
+    await enqueue(connection, ids, BATCH_PRIORITY)
 
 
 async def _add_bad(

@@ -155,6 +155,17 @@ class Database:
             finally:
                 task.cancel()
 
+    @asynccontextmanager
+    async def own_connection(self) -> AsyncIterator[Connection]:
+        """A connection beside the pool, for what belongs to a session."""
+        import asyncpg
+
+        connection = await asyncpg.connect(self.dsn, timeout=10, **self._direct)
+        try:
+            yield connection
+        finally:
+            connection.terminate()
+
     async def _listen(
         self,
         channels: tuple[str, ...],

@@ -103,13 +103,19 @@ class JobStore:
 
 
 async def insert(
-    connection: Connection, tenant: str, job: NewJob, idempotency_key: str | None, request_hash: bytes | None
+    connection: Connection,
+    tenant: str,
+    job: NewJob,
+    idempotency_key: str | None = None,
+    request_hash: bytes | None = None,
+    *,
+    job_id: str | None = None,
 ) -> Row | None:
     """The new job's row, not yet in the queue; None where the idempotency key is taken."""
     row = await connection.fetchrow(
         statement("jobs.create"),
-        new_id(), tenant, job.kind, job.goal, job.mode, dict(job.request), dict(job.metadata), job.parent, job.batch,
-        job.custom_id, job.line, idempotency_key, request_hash,
+        job_id or new_id(), tenant, job.kind, job.goal, job.mode, dict(job.request), dict(job.metadata), job.parent,
+        job.batch, job.custom_id, job.line, idempotency_key, request_hash,
     )  # fmt: skip
     if row is not None and job.webhook is not None:
         await connection.execute("insert into dw_webhooks (job, url) values ($1, $2)", row["id"], job.webhook)

@@ -51,10 +51,13 @@ select coalesce(sum(cost_usd), 0) as usd from dw_jobs
 where tenant = $1 and created_at > now() - make_interval(secs => $2)
 
 -- name: unqueued
--- Jobs that have not ended and have no row in the queue: they are enqueued anew by the reconciliation.
-select id from dw_jobs j
-where ended_at is null and status <> 'needs_decision' and created_at < now() - make_interval(secs => $1)
+-- Jobs that have not ended and have no row in the queue: they are enqueued anew by the reconciliation. One that its
+-- own process runs is left to it as long as that lives: it holds the job's advisory lock.
+select id, batch is not null as of_batch from dw_jobs j
+where ended_at is null and (status <> 'needs_decision' or owner is not null) -- an owner without a row is dead
+  and created_at < now() - make_interval(secs => $1)
   and not exists (select from pgqueuer q where q.dedupe_key = j.id and q.status in ('queued', 'picked'))
+  and case when request ? 'local' then pg_try_advisory_xact_lock(hashtextextended(id, 0)) else true end
 
 -- name: suspect
 -- A job that was claimed and of which nothing was written since. No row: it is none, or it has ended.

@@ -1,0 +1,116 @@
+"""`dagwright run` with a database: the same job, kept like those of the service."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executor.engine import reconcile
+from executor.store.database import Database
+from tests.fakes import ProviderFake
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with Database.open(database_url) as opened:
+        yield opened
+
+
+async def begun(tmp_path: Path, dsn: str, fake: ProviderFake, *args: str) -> asyncio.subprocess.Process:
+    environment = {
+        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "DATABASE_URL": dsn, "OPENAI_BASE_URL": fake.openai_url,
+    }  # fmt: skip
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "executor.cli", "run", *args,
+        env=environment, cwd=tmp_path, stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+
+
+async def only_job(database: Database) -> dict[str, Any]:
+    async with database.connection() as connection:
+        return dict(await connection.fetchrow("select * from dw_jobs") or {})
+
+
+async def test_the_job_and_its_history_are_stored(
+    database: Database, database_url: str, provider_fake: ProviderFake, tmp_path: Path
+) -> None:
+    process = await begun(tmp_path, database_url, provider_fake, "--json", "a goal")
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0, err.decode()
+    told = json.loads(out)
+    row = await only_job(database)
+    assert row["id"] == told["id"]
+    assert (row["status"], row["owner"]) == ("completed", None)
+    assert row["summary"] == told
+    events = await database.rows("log.read_events", row["id"], 0, True, 10_000)
+    assert [event["seq"] for event in events] == list(range(1, row["seq"] + 1))
+    assert events[-1]["channel"] == "done"
+    async with database.connection() as connection:
+        assert await connection.fetchval("select count(*) from pgqueuer") == 0  # it stood in no queue
+
+
+async def test_a_living_process_keeps_its_job_and_a_killed_ones_goes_to_the_workers(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    asked = asyncio.Event()
+
+    async def stuck(view: Any) -> Any:
+        asked.set()
+        await asyncio.sleep(600)
+
+    async with ProviderFake(stuck) as fake:
+        process = await begun(tmp_path, database_url, fake, "a goal")
+        await asyncio.wait_for(asked.wait(), 60)
+        assert await reconcile(database) == 0
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+        async with asyncio.timeout(30):
+            while await reconcile(database) == 0:
+                await asyncio.sleep(0.1)
+    async with database.connection() as connection:
+        queued = await connection.fetchval("select dedupe_key from pgqueuer")
+    assert queued == (await only_job(database))["id"]
+
+
+async def test_a_letter_reaches_it(database: Database, database_url: str, tmp_path: Path) -> None:
+    asked = asyncio.Event()
+
+    async def slow(view: Any) -> Any:
+        asked.set()
+        await asyncio.sleep(600)
+
+    async with ProviderFake(slow) as fake:
+        process = await begun(tmp_path, database_url, fake, "a goal")
+        await asyncio.wait_for(asked.wait(), 60)
+        row = await only_job(database)
+        assert await database.row("jobs.cancel", row["id"], "") is not None
+        await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == 130
+    assert (await only_job(database))["status"] == "cancelled"
+
+
+async def test_a_goal_that_can_not_be_made_a_job_is_told(
+    database: Database, database_url: str, provider_fake: ProviderFake, tmp_path: Path
+) -> None:
+    process = await begun(tmp_path, database_url, provider_fake, "--budget", "1usd", "a goal")
+    _, err = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 2
+    assert b"price" in err
+
+
+async def test_a_database_that_is_not_there_is_told_at_once(provider_fake: ProviderFake, tmp_path: Path) -> None:
+    process = await begun(tmp_path, "postgresql://u:secret@127.0.0.1:9/x", provider_fake, "a goal")
+    _, err = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 2
+    assert b"can't be used" in err
+    assert b"secret" not in err
+    assert provider_fake.requests == []
