@@ -86,6 +86,7 @@ class _StoredRun:
             heard=lambda cancel: self.woken.set(),
             status=self._status,
             live=live,
+            on_event=work.on_event,
             clock=work.clock,
         )
 
@@ -126,6 +127,8 @@ class _StoredRun:
 
     async def _run(self, runner: JobRunner, group: asyncio.TaskGroup) -> None:
         self.runner = runner
+        if self.work.on_runner is not None:
+            self.work.on_runner(runner)
         letters = group.create_task(self._letters(runner), name=f"letters {self.job_id}")
         try:
             with suppress(UsageError):  # the job's account says it

@@ -109,7 +109,7 @@ async def test_default_and_regex_fallback():
 
 
 async def test_a_regex_fallback_that_raises_found_no_value():
-    def broken(text: str) -> Any:
+    def broken(text: str) -> object:
         raise KeyError(text)
 
     result = await ask(ScriptedLLM(["a", "b"], abilities=PLAIN), regex_fallback=broken, default_value=None)
