@@ -39,9 +39,14 @@ IdempotencyKey = Annotated[
 ]
 
 
+def is_id(text: str) -> bool:
+    """Whether it may be a job's id; what may not, the database is not asked for."""
+    return _ID.fullmatch(text) is not None
+
+
 async def own_job(request: Request, job_id: str, who: Annotated[Caller, Depends(caller)]) -> Row:
     """The caller's job of the path. Raises 404."""
-    row = await jobs(request).get(who.tenant, job_id) if _ID.fullmatch(job_id) else None
+    row = await jobs(request).get(who.tenant, job_id) if is_id(job_id) else None
     if row is None:
         raise not_found("job", job_id[:64])
     return row

@@ -37,3 +37,10 @@ async def test_a_budget_beyond_reckoning_is_refused(service: Service) -> None:
     for budget in ({"usd": "1e999999999999"}, {"seconds": 1e300}, 1e308):
         response = await service.http.post("/v1/jobs", json={"goal": "g", "budget": budget})
         assert (response.status_code, response.json()["code"]) == (422, "budget_invalid")
+
+
+async def test_what_is_no_id_is_not_found_by_any_route(service: Service) -> None:
+    for name in ("%00", "%ED%A0%80", "x" * 3_000, "job_%00"):
+        for end in ("", "/events", "/plan", "/artifacts", "/artifacts/%00"):
+            response = await service.http.get(f"/v1/jobs/{name}{end}")
+            assert (response.status_code, response.json()["code"]) == (404, "not_found"), (name, end)

@@ -16,6 +16,7 @@ from executor.service.auth import tenant
 from executor.service.feed import LAST
 from executor.service.hub import EventHub, Reader
 from executor.service.problems import not_found
+from executor.service.talk import is_id
 
 router = APIRouter(tags=["jobs"])
 
@@ -100,7 +101,7 @@ async def events(
 ) -> Response:
     """Follows a job. A connection that is lost costs nothing: come back with the last id."""
     hub: EventHub = request.app.state.hub
-    newest = await hub.newest(owner, job_id)
+    newest = await hub.newest(owner, job_id) if is_id(job_id) else None
     if newest is None:
-        raise not_found("job", job_id)
+        raise not_found("job", job_id[:64])
     return EventStream(hub, owner, job_id, after if last_event_id is None else last_event_id, newest)
