@@ -11,6 +11,9 @@ import structlog
 from .store.database import Database
 from .supervisor import LAST, WORKER
 
+AT_ONCE = 4
+"""Processes of suspects that a worker has at a time. A worker that dies may leave dozens of them, and each is a start's
+work and a process's memory: all at once would starve the machine, and its other workers with it."""
 ALONE = "DAGWRIGHT_ALONE"
 """The variable that names the one job a worker process is for."""
 
@@ -20,6 +23,18 @@ log = structlog.get_logger(__name__)
 async def is_suspect(database: Database, job_id: str) -> bool:
     """Whether a job was claimed before and has written nothing since: its worker died at it, or beside it."""
     return await database.row("jobs.suspect", job_id) is not None
+
+
+class Suspects:
+    """The suspects of one worker: AT_ONCE run, the others wait for their turn."""
+
+    def __init__(self, command: Sequence[str] = WORKER) -> None:
+        self._command, self._room = command, asyncio.Semaphore(AT_ONCE)
+
+    async def run(self, job_id: str) -> None:
+        """As `run_alone`, in its turn."""
+        async with self._room:
+            await run_alone(job_id, self._command)
 
 
 async def run_alone(job_id: str, command: Sequence[str] = WORKER) -> None:

@@ -36,7 +36,7 @@ from .settings import PREFIX, load_settings, read_environment
 from .store.database import Database
 from .stored_job import run_stored_job
 from .supervisor import LOST, MISCONFIGURED
-from .suspects import ALONE, is_suspect, run_alone
+from .suspects import ALONE, Suspects, is_suspect
 from .workshop import Workshop
 
 if TYPE_CHECKING:
@@ -123,11 +123,11 @@ async def _run(database: Database, settings: Settings, told: WorkerEnvironment, 
 
 
 async def _run_queue(database: Database, settings: Settings, shop: Workshop, live: LivePieces) -> None:
-    engine = Engine(database, heartbeat=settings.heartbeat_timeout)
+    engine, suspects = Engine(database, heartbeat=settings.heartbeat_timeout), Suspects()
 
     async def handle(job_id: str) -> None:
         if await is_suspect(database, job_id):
-            await run_alone(job_id)
+            await suspects.run(job_id)
         else:
             await _run_job(database, engine.owner, job_id, shop, live)
 
