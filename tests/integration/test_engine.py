@@ -143,9 +143,12 @@ async def test_reconciliation_enqueues_only_what_has_not_ended_and_does_not_wait
     await sql(database, "update dw_jobs set status = 'needs_decision' where id = $1", waiting)
     await sql(database, "update pgqueuer set status = 'failed' where dedupe_key = $1", failed)
     await sql(database, "delete from pgqueuer where dedupe_key = any ($1)", [lost, ended, waiting])
-    assert await reconcile(database) == 2
+    (orphan,) = await created(database, 1)  # it waits for a human, and its worker died so that its row went, too
+    await sql(database, "update dw_jobs set status = 'needs_decision', owner = $2 where id = $1", orphan, uuid4())
+    await sql(database, "delete from pgqueuer where dedupe_key = $1", orphan)
+    assert await reconcile(database) == 3
     rows = await sql(database, "select dedupe_key from pgqueuer where status = 'queued'")
-    assert sorted(row["dedupe_key"] for row in rows) == sorted([lost, failed, queued])
+    assert sorted(row["dedupe_key"] for row in rows) == sorted([lost, failed, queued, orphan])
     assert await reconcile(database) == 0
 
 
