@@ -64,10 +64,11 @@ async def test_nothing_that_is_sent_breaks_it(database_url: str, tmp_path: Path)
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(420)
 async def test_nothing_that_is_sent_with_a_key_breaks_it(database_url: str, tmp_path: Path) -> None:
     async with running(database_url, size=10) as service, ending_all(service):
         _, secret = await KeyStore(service.database).create("mine")
         key = ("--header", f"Authorization: Bearer {secret}")
-        code, report = await examined(service, tmp_path, "examples,coverage,fuzzing", 20, *key)
+        code, report = await examined(service, tmp_path, "examples,coverage,fuzzing", 10, *key)
     assert code == 0, report[-20_000:]
     assert "API Operations:" in report
