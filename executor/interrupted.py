@@ -20,12 +20,14 @@ CODE = "interrupted"
 
 def interrupted(row: Mapping[str, Any], events: Iterable[Event], now: float, artifacts: tuple[str, ...] = ()) -> Job:
     """The failed job of a row of `dw_jobs`, from its events. A call that was begun and of which no end is known is
-    named: nobody can say whether it took effect."""
+    named: nobody can say whether it took effect. What it cost is not known to the end, unless it waited for a human: a
+    model may have been at work."""
     found = _Found(row["mode"])
     for event in events:
         found.hear(event)
     steps = {name: _ended(step) for name, step in found.steps.items()}
     error = found.error()
+    usage = found.usage if row["status"] == "needs_decision" else replace(found.usage, partial=True)
     answer = joined(found.plan, steps) or plain_statement(steps, error)
     return Job(
         row["id"],
@@ -35,7 +37,7 @@ def interrupted(row: Mapping[str, Any], events: Iterable[Event], now: float, art
         answer,
         found.plan,
         steps,
-        found.usage,
+        usage,
         max(0.0, now - row["started_at"].timestamp()),
         error,
         CODE,
@@ -73,7 +75,7 @@ class _Found:
             case "job_started" | "route":
                 self.mode = payload["mode"]
             case "plan":
-                self.plan = Plan.from_json(payload)
+                self.planned(Plan.from_json(payload))
             case "phase":
                 self.rounds += payload["phase"] == "executing"
             case "step_progress" if event.step_id is not None:
@@ -86,6 +88,13 @@ class _Found:
                 self.turn(payload)
             case "fallback":
                 self.fallbacks.append(Fallback.from_json(payload))
+
+    def planned(self, plan: Plan) -> None:
+        """A round's plan: of the steps so far only those that it keeps stay as they are."""
+        kept = {name: result for name, result in self.steps.items() if name in plan.kept}
+        self.plan = plan
+        self.steps = {name: result for name, result in kept.items() if name not in plan.by_id}
+        self.steps |= {name: kept.get(name) or StepResult(id=name) for name in plan.by_id}
 
     def turn(self, payload: Mapping[str, Any]) -> None:
         usage = Usage.unknown() if payload["usage"] is None else Usage.from_json(payload["usage"])
@@ -114,4 +123,6 @@ def _output(progress: Mapping[str, Any]) -> dict[str, Any]:
 def _ended(step: StepResult) -> StepResult:
     if step.status in ENDED:
         return step
+    if step.status == "pending":
+        return replace(step, status="skipped", error=f"{CODE}: its worker ended before it began", error_code=CODE)
     return replace(step, status="failed", error=f"{CODE}: its worker ended unexpectedly", error_code=CODE)
