@@ -52,7 +52,7 @@ _BASE64 = r"A-Za-z0-9+/="
 _PEM = "-----BEGIN [A-Z0-9 ]{0,60}PRIVATE KEY-----"
 
 SHAPES = (
-    _token("sk- sk_ tvly- glpat- xai-", r"A-Za-z0-9_-", 20),
+    _token("sk- sk_ tvly- glpat- xai- dwk_", r"A-Za-z0-9_-", 20),
     _token("gsk_ hf_ github_pat_", r"A-Za-z0-9_", 20),
     _token("gh", r"A-Za-z0-9_", 20, head=r"(?<![A-Za-z0-9])gh[pousr]_"),
     _token("AKIA ASIA", r"A-Z0-9", 16, digit=False),
@@ -90,7 +90,7 @@ _GROUPS = tuple(
 """Markers by a character that all of a group have: most short texts lack it, and the group is passed over."""
 
 MAYBE_KEY = re.compile(
-    r"\b(?:sk|pk|key|xai|gsk)[-_][\w*.-]{6,}|\bBearer\s+[^\s\"',;]+"
+    r"\b(?:sk|pk|key|xai|gsk|dwk)[-_][\w*.-]{6,}|\bBearer\s+[^\s\"',;]+"
     r"|(?<=[?&])(?:api[-_]?key|key|access[-_]?token|token|secret|password)=[^&\s\"'#]+",
     re.IGNORECASE,
 )

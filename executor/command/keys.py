@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from typing import Any
 
 from executor.results import rfc3339
@@ -10,7 +11,7 @@ from executor.store.database import Database
 from executor.store.keys import Key, KeyStore, Limits
 
 from .database import count_of, opened, usd_of
-from .out import note, safe, say, say_json
+from .out import note, safe, say, say_json, say_secret
 
 
 async def keys(options: argparse.Namespace) -> int:
@@ -30,9 +31,9 @@ async def keys(options: argparse.Namespace) -> int:
 async def _create(database: Database, options: argparse.Namespace, limits: Limits) -> int:
     key, secret = await KeyStore(database).create(options.name, limits)
     if options.json:
-        say_json({"key": secret, **_shown(key)})
+        say_secret(json.dumps({"key": secret, **_shown(key)}))
         return 0
-    say(secret)
+    say_secret(secret)
     note(f"This is the key {key.name!r} ({key.id}). It is shown this once and can't be looked up again.")
     return 0
 

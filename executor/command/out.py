@@ -36,6 +36,15 @@ def say(text: str = "", *, end: str = "\n") -> bool:
     return _write(sys.stdout, text + end)
 
 
+def say_secret(text: str) -> None:
+    """Writes to standard output what is masked anywhere else: a secret that is told once, to whoever has it made."""
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except (BrokenPipeError, ValueError):
+        abandon(sys.stdout)
+
+
 def say_json(data: Any) -> None:
     """One JSON object on standard output."""
     say(json_text(data))

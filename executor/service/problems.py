@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from executor.store.database import BusyError, DatabaseError, database_errors
 from registry.errors import DagwrightError
-from registry.redaction import error_fields, redact
+from registry.redaction import error_fields, redact, redact_data
 
 MEDIA_TYPE = "application/problem+json"
 TYPES = "https://dagwright.dev/errors/"
@@ -72,7 +72,7 @@ class ProblemError(DagwrightError):
             "detail": redact(detail or title),
         }
         if problems is not None:
-            self.body["problems"] = [list(problem) for problem in problems]
+            self.body["problems"] = redact_data([list(problem) for problem in problems])
         self.body |= more
 
     def response(self) -> Response:

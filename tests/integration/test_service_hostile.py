@@ -44,3 +44,12 @@ async def test_what_is_no_id_is_not_found_by_any_route(service: Service) -> None
         for end in ("", "/events", "/plan", "/artifacts", "/artifacts/%00"):
             response = await service.http.get(f"/v1/jobs/{name}{end}")
             assert (response.status_code, response.json()["code"]) == (404, "not_found"), (name, end)
+
+
+async def test_no_answer_repeats_a_key(service: Service) -> None:
+    secret = "dwk_" + "aB3_dE6-gH9jK2mN5pQ8sT1vW4xY7zC0bF3hJ6kL9nR"  # as the service's own keys look
+    for body in ({"goal": "g", secret: 1}, {"goal": "g", "models": [secret]}, {"goal": f"use {secret}"}):
+        response = await service.http.post("/v1/jobs", json=body)
+        assert response.status_code in (202, 422)
+        assert secret not in response.text, body
+    assert secret not in (await service.http.get("/v1/jobs")).text
