@@ -76,7 +76,7 @@ class LocalJob:
             await asyncio.shield(self._task)
         except asyncio.CancelledError:
             if not self._task.done():
-                self._task.cancel()
+                self.cancel()
                 await asyncio.wait({self._task})
             raise
         if self._runner is None or self._runner.state.ended is None:

@@ -116,6 +116,7 @@ def rest_of(client: socket.socket) -> list[sse.Sent]:
 @pytest.mark.heavy
 @pytest.mark.timeout(300)
 async def test_readers_that_stop_reading_cost_no_memory_and_delay_nobody(database: Database, server: Process) -> None:
+    """The collected case ex-slow-sse-client."""
     async with writing(database) as log, httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
         log.append("step", {"number": 0})
         await log.barrier()

@@ -175,6 +175,7 @@ async def test_drops_after_every_event_and_restarts_of_servers_lose_nothing(
     assert len(got) > 36
 
 
+# The collected case ex-sse-headers is among these.
 async def test_running_ended_and_unstarted_jobs(
     database: Database, servers: list[Process], http: httpx2.AsyncClient, job: str
 ) -> None:
