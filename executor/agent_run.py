@@ -13,9 +13,10 @@ from registry.fallback import OUTAGES, Told, alternatives, change_of
 from registry.llm import LLM
 from registry.messages import Event, Message, Usage
 from registry.models import ModelRegistry
+from registry.text import unforgeable_marker
 from registry.tools import ToolRegistry
 
-from .step_prompt import done_section, unforgeable_marker
+from .step_prompt import done_section
 from .step_trail import StepTrail, texts_of
 
 NewAgent = Callable[[LLM, Callable[[Event], None]], ReActAgent]

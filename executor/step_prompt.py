@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from registry.text import clean, cut_end, cut_middle, load_prompt
+from registry.text import clean, cut_end, cut_middle, load_prompt, unforgeable_marker
 from registry.tokens import estimate_text
 
 from .results import StepResult
@@ -127,14 +126,6 @@ def share_out(texts: Sequence[str], room: int) -> list[str]:
         left -= length
         share = max(share, length)
     return [cut_middle(text, share) for text in texts]
-
-
-def unforgeable_marker(texts: Sequence[str]) -> str:
-    """A word that occurs in none of the texts. Derived from all of them: the same input gives the same query."""
-    digest = hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()
-    while any(digest[:12] in text for text in texts):
-        digest = hashlib.sha256(digest.encode()).hexdigest()
-    return f"<<{digest[:12]}>>"
 
 
 def _results(dependencies: Sequence[Dependency], outputs: Sequence[str], marker: str) -> str:

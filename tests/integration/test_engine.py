@@ -14,6 +14,7 @@ from executor.engine import Engine, enqueue, reconcile
 from executor.store.database import Database
 from executor.store.jobs import JobStore, NewJob
 from tests.support.command import PATIENCE
+from tests.support.processes import until
 
 
 @pytest.fixture
@@ -38,15 +39,6 @@ async def queue(database: Database) -> dict[str, str]:
 
 async def end(database: Database, job_id: str) -> None:
     await sql(database, "update dw_jobs set status = 'completed', ended_at = now(), owner = null where id = $1", job_id)
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            found = condition()
-            if await found if isinstance(found, Awaitable) else found:
-                return
-            await asyncio.sleep(0.02)
 
 
 @asynccontextmanager

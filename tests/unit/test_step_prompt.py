@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from executor.results import StepResult
-from executor.step_prompt import Dependency, StepBrief, is_structured, point_to_results, share_out, unforgeable_marker
+from executor.step_prompt import Dependency, StepBrief, is_structured, point_to_results, share_out
 from planner.plan import PlanStep
+from registry.text import unforgeable_marker
 from registry.tokens import estimate_text
 
 
