@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from decimal import Decimal
+from typing import Any, TypeAlias
 
 from agent.services import at_once
-from registry.budget import Budget
+from registry.budget import Amount, Budget, cost_of
 from registry.context import caller
 from registry.errors import UsageError
 from registry.llm import LLM
 from registry.llm_types import CallRecord, Prepared
-from registry.messages import Usage
+from registry.messages import Event, LLMResult, Usage, money
 from registry.models import ModelRegistry
 
 from .job_time import JobTime
 from .reservations import Reservations, unpriced
+
+Place: TypeAlias = tuple[str | None, int, int, str, str | None]
+"""Where a reply belongs: step, round, attempt, role, key of the tool call. Several at one place come in their order."""
 
 
 class Ledger:
@@ -50,6 +55,31 @@ class Ledger:
         self.usage = Usage.zero()
         self.by_role: dict[str, Usage] = {}
         self.by_model: dict[str, Usage] = {}
+        self._known: defaultdict[Place, deque[LLMResult]] = defaultdict(deque)
+
+    def restore(self, turns: Iterable[Event], pending: Iterable[Event]) -> None:
+        """Takes up a job's account. `turns`: all `turn` events so far, which were paid for; `pending`: those of them
+        whose replies are given again when they are asked for, since what became of them is not known."""
+        for event in turns:
+            usage = event.payload["usage"]
+            self._count(event.payload, Usage.unknown() if usage is None else Usage.from_json(usage))
+        for event in pending:
+            if event.payload["result"] is not None:
+                self._known[place_of(event)].append(LLMResult.from_json(event.payload["result"]))
+
+    def recall(self, llm: LLM) -> LLMResult | None:
+        """The next reply that is known at the caller's place."""
+        if not self._known:
+            return None
+        who = caller()
+        place = who.step_id, who.round, who.attempt, who.role, who.call_id
+        known = self._known.get(place)
+        if not known:
+            return None
+        reply = known.popleft()
+        if not known:
+            del self._known[place]
+        return reply
 
     async def reserve(self, llm: LLM, prepared: Prepared) -> Prepared:
         """Sets aside what the call may cost; waits for calls under way where it would not fit beside them. Raises
@@ -108,11 +138,22 @@ class Ledger:
             if record.result is not None and record.result.finish_reason == "length":
                 self.cut_by_budget |= record.prepared.reservation is not None and record.prepared.reservation.lowered
         usage = Usage.unknown() if record.usage is None else record.usage
-        role = record.caller.role
+        self._sum(record.caller.role, record.model_name, usage)
+        self._append("turn", _turn(record), record.caller.step_id)
+
+    def _sum(self, role: str, model: str, usage: Usage) -> None:
         self.usage += usage
         self.by_role[role] = self.by_role.get(role, Usage.zero()) + usage
-        self.by_model[record.model_name] = self.by_model.get(record.model_name, Usage.zero()) + usage
-        self._append("turn", _turn(record), record.caller.step_id)
+        self.by_model[model] = self.by_model.get(model, Usage.zero()) + usage
+
+    def _count(self, turn: Mapping[str, Any], usage: Usage) -> None:
+        """A call of before: one of unknown cost counts as the bound it had."""
+        self._sum(turn["role"], turn["model"], usage)
+        if self.reservations is not None:
+            bound = turn.get("bound")
+            self.reservations.restore(
+                cost_of(usage, None) if bound is None else Amount(Decimal(bound["usd"]), bound["tokens"])
+            )
 
     def to_json(self) -> dict[str, Any]:
         """The job's usage in the public shape, with its parts by role and by model."""
@@ -123,8 +164,19 @@ class Ledger:
         }
 
 
+def place_of(turn: Event) -> Place:
+    """Where the reply of a `turn` event belongs."""
+    told = turn.payload
+    return turn.step_id, told.get("round", 1), told["step_attempt"], told["role"], told["call_id"]
+
+
 def _turn(record: CallRecord) -> dict[str, Any]:
+    more: dict[str, Any] = {} if record.caller.round == 1 else {"round": record.caller.round}
+    if record.usage is None and record.prepared.reservation is not None:
+        amount = record.prepared.reservation.amount
+        more["bound"] = {"usd": money(amount.usd), "tokens": amount.tokens}
     return {
+        **more,
         "role": record.caller.role,
         "step_attempt": record.caller.attempt,
         "call_id": record.caller.call_id,

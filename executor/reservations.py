@@ -127,6 +127,10 @@ class Reservations:
         self.account = self.account.release(held.amount)
         self._next()
 
+    def restore(self, amount: Amount) -> None:
+        """What was spent before this job's worker changed."""
+        self.account = self.account.settle(NOTHING, amount)
+
     def answer_bytes(self, llm: LLM) -> int | None:
         """The bytes that the request of a final answer may have now, with an ordinary output limit beside them; None:
         the budget sets no limit."""

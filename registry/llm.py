@@ -31,6 +31,9 @@ MAX_LESSONS = 4
 class Scope(Protocol):
     """What a job wants to know and to say about its calls: the budget's and the ledger's place."""
 
+    def recall(self, llm: LLM) -> LLMResult | None:
+        """The reply to this call where the job had it already, before its worker changed: it is not paid for again."""
+
     async def reserve(self, llm: LLM, prepared: Prepared) -> Prepared:
         """Sets aside what the call may cost at most; may lower its output bound; raises BudgetExceededError."""
 
@@ -248,6 +251,8 @@ class LLM(ABC):
         )
 
     async def _try(self, request: ChatRequest, tries: Tries) -> LLMResult:
+        if (known := self._recalled()) is not None:
+            return _usable(known)
         prepared = await self._reserved(request, tries)
         going = Attempt(self, prepared, tries.attempt)
         try:
@@ -267,6 +272,10 @@ class LLM(ABC):
         return _usable(result)
 
     async def _stream(self, request: ChatRequest, tries: Tries) -> AsyncGenerator[StreamChunk, None]:
+        if (known := self._recalled()) is not None:
+            yield StreamChunk(known.message.content, known.message.reasoning or "")
+            yield StreamChunk(result=_usable(known))
+            return
         prepared = await self._reserved(request, tries)
         going = Attempt(self, prepared, tries.attempt)
         result: LLMResult | None = None
@@ -293,6 +302,9 @@ class LLM(ABC):
             raise
         await going.ended(result)
         yield StreamChunk(result=_usable(result))
+
+    def _recalled(self) -> LLMResult | None:
+        return None if self.scope is None else self.scope.recall(self)
 
     async def _reserved(self, request: ChatRequest, tries: Tries) -> Prepared:
         prepared = self.prepare(request)

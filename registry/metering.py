@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .llm import LLM, Scope
 from .llm_types import CallRecord, Prepared
-from .messages import Usage
+from .messages import LLMResult, Usage
 
 _NOTHING = Usage.zero()
 
@@ -28,6 +28,9 @@ class Meter:
 class _MeteredScope:
     def __init__(self, meter: Meter, behind: Scope | None) -> None:
         self.meter, self.behind = meter, behind
+
+    def recall(self, llm: LLM) -> LLMResult | None:
+        return None if self.behind is None else self.behind.recall(llm)
 
     async def reserve(self, llm: LLM, prepared: Prepared) -> Prepared:
         return prepared if self.behind is None else await self.behind.reserve(llm, prepared)

@@ -54,6 +54,9 @@ class Note:
         self.records: list[CallRecord] = []
         self.given_up = 0
 
+    def recall(self, llm: LLM) -> LLMResult | None:
+        return None
+
     async def reserve(self, llm: LLM, prepared: Prepared) -> Prepared:
         self.reserved += 1
         return prepared
