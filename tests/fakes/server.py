@@ -192,6 +192,8 @@ async def _sent(
     room = reply.cut_after
     for frame in frames:
         await response.write(frame if room is None else frame[:room])
+        if reply.pace:
+            await asyncio.sleep(reply.pace)
         if room is not None:
             room -= len(frame)
             if room <= 0:

@@ -62,8 +62,9 @@ class Reply:
 
     `status` other than 200 answers with `error` (a message, or the whole body). `cut_after` breaks the connection
     after so many bytes of the body; `stream_error` ends a stream with the provider's error event; `delay` waits that
-    many seconds first. `finish` overrides the finish reason, in the dialect's own words. `usage` False leaves the
-    usage out. `cached` tokens of the input came from the cache. `ids` override the call ids. `raw` is sent as it is.
+    many seconds first, `pace` seconds go by after each piece of a stream. `finish` overrides the finish reason, in the
+    dialect's own words. `usage` False leaves the usage out. `cached` tokens of the input came from the cache. `ids`
+    override the call ids. `raw` is sent as it is.
     """
 
     text: str = ""
@@ -80,6 +81,7 @@ class Reply:
     cut_after: int | None = None
     stream_error: str | None = None
     delay: float = 0.0
+    pace: float = 0.0
     raw: bytes | None = None
 
 

@@ -32,15 +32,15 @@ def server() -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="dagwright-pg-"))
     folder.chmod(0o755)
     try:
-        binaries = _binaries()
-        with _installed(binaries, folder) if binaries is not None else _wheel(folder) as dsn:
+        programs = binaries()
+        with _installed(programs, folder) if programs is not None else _wheel(folder) as dsn:
             yield dsn
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _binaries() -> Path | None:
-    """The folder of an installed server's programs."""
+def binaries() -> Path | None:
+    """The folder of an installed server's programs; None where none is installed."""
     for pattern in ("/usr/lib/postgresql/*/bin/postgres", "/usr/local/pgsql/bin/postgres"):
         found = sorted(Path("/").glob(pattern[1:]))
         if found:
