@@ -6,7 +6,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from executor.store.database import cleaned
+from executor.fork import Fork, ForkError, Told, forked
+from executor.store.database import Row, cleaned
 from executor.store.jobs import NewJob
 from planner.checks import PlanError
 from planner.parse import parse_plan
@@ -16,7 +17,7 @@ from registry.errors import UsageError
 from registry.text import cut_end
 
 from .problems import ProblemError
-from .schemas import JobIn, PlanningIn
+from .schemas import BudgetIn, ForkIn, JobIn, PlanningIn, Strict
 from .state import Offer
 
 if TYPE_CHECKING:
@@ -36,7 +37,11 @@ def ordered(body: PlanningIn, offer: Offer, settings: Settings) -> NewJob:
         )  # fmt: skip
     _known(body.models, offer.models.names(), "models", "model")
     _known(body.tools, offer.tools.names(), "tools", "tool")
-    request: dict[str, Any] = {"models": body.models, "tools": body.tools, "budget": _budget(body, offer)}
+    request: dict[str, Any] = {
+        "models": body.models,
+        "tools": body.tools,
+        "budget": _budget(body.budget, body.models, offer),
+    }
     request["options"] = None if body.options is None else body.options.model_dump(exclude_none=True)
     _steps_allowed(request["options"], settings)
     request["history"] = None if body.history is None else [message.model_dump() for message in body.history]
@@ -57,7 +62,25 @@ def ordered(body: PlanningIn, offer: Offer, settings: Settings) -> NewJob:
     )
 
 
-def hash_of(route: str, body: PlanningIn) -> bytes:
+def fork_ordered(body: ForkIn, parent: Row, told: Told, offer: Offer) -> NewJob:
+    """The job that a fork of an ended one comes to. Raises the problem that is in the way: 409 where that job has not
+    ended, else 422."""
+    asked = parent["request"]
+    _known(asked.get("models"), offer.models.names(), "models", "model")
+    _known(asked.get("tools"), offer.tools.names(), "tools", "tool")
+    models = offer.models.subset(asked["models"]) if asked.get("models") else offer.models
+    budget = _budget(body.budget, asked.get("models"), offer)
+    metadata = None if body.metadata is None else cleaned(body.metadata)
+    fork = Fork(cleaned(body.step), body.descendants, body.model, budget, metadata, body.webhook)
+    try:
+        return forked(parent, told, fork, models.hints())
+    except ForkError as error:
+        if error.field is not None:
+            raise invalid(error.code, error.title, str(error), error.field) from None
+        raise ProblemError(409 if error.code == "job_running" else 422, error.code, error.title, str(error)) from None
+
+
+def hash_of(route: str, body: Strict) -> bytes:
     """What tells two requests under one idempotency key apart: where they go and what they say, however it is spelt."""
     said = json.dumps([route, body.model_dump(mode="json", exclude_unset=True)], sort_keys=True)
     return hashlib.sha256(said.encode("utf-8", "surrogatepass")).digest()
@@ -86,15 +109,14 @@ def _known(given: list[str] | None, known: tuple[str, ...], field: str, kind: st
         raise invalid(f"unknown_{kind}", f"There is no such {kind}", detail, field)
 
 
-def _budget(body: PlanningIn, offer: Offer) -> str | None:
-    given = body.budget
+def _budget(given: BudgetIn | str | float | None, names: list[str] | None, offer: Offer) -> str | None:
     if given is None:
         return None
     try:
         budget = Budget.of(given if isinstance(given, str | float | int) else given.model_dump(exclude_none=True))
     except UsageError as error:
         raise invalid("budget_invalid", "The budget is not valid", cut_end(str(error), 500), "budget") from None
-    for name in body.models or offer.models.names() if budget.usd is not None else ():
+    for name in names or offer.models.names() if budget.usd is not None else ():
         if offer.models.get(name).price is None:
             detail = f"the model {name!r} has no known price, so that a limit in USD can't be kept"
             raise invalid("budget_unpriced", "The budget can't be kept", detail, "budget")

@@ -112,6 +112,23 @@ def _parts(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
+class ForkIn(Strict):
+    """Which step of an ended job is run again; all else is as that job had it."""
+
+    step: Annotated[str, Field(min_length=1, max_length=1_000, description="Its id in the job's last plan")]
+    descendants: bool = Field(True, description="With all that depends on it; else their results stay as they are")
+    model: Name | None = Field(None, description="A model's name, or a role, for this step alone; null: as it was")
+    budget: BudgetIn | Annotated[str, Field(max_length=200)] | float | None = Field(
+        None, description="What the new job may cost; null: the same amount anew"
+    )
+    metadata: dict[Annotated[str, Field(min_length=1, max_length=64)], MetadataValue] | None = Field(
+        None, max_length=MAX_METADATA, description="The new job's; null: that of the job"
+    )
+    webhook: Annotated[str, Field(max_length=2_000)] | None = Field(
+        None, description="Where the new job's end is told (Standard Webhooks)"
+    )
+
+
 class TextIn(Strict):
     """Something said to a job."""
 

@@ -23,7 +23,8 @@ class IdempotencyError(DagwrightError):
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """What a job is created from. `request` is all that a worker needs to run it; `kind` is run or plan."""
+    """What a job is created from. `request` is all that a worker needs to run it; `kind` is run or plan; `artifacts`
+    are names of the parent's that are the new job's, too."""
 
     goal: str
     mode: str = "auto"
@@ -35,6 +36,7 @@ class NewJob:
     custom_id: str | None = None
     line: int | None = None
     webhook: str | None = None
+    artifacts: tuple[str, ...] = ()
 
 
 def new_id(kind: str = "job") -> str:
@@ -117,6 +119,8 @@ async def insert(
         job_id or new_id(), tenant, job.kind, job.goal, job.mode, dict(job.request), dict(job.metadata), job.parent,
         job.batch, job.custom_id, job.line, idempotency_key, request_hash,
     )  # fmt: skip
+    if row is not None and job.artifacts:
+        await connection.execute(statement("fork.share_artifacts"), row["id"], job.parent, list(job.artifacts))
     if row is not None and job.webhook is not None:
         await connection.execute("insert into dw_webhooks (job, url) values ($1, $2)", row["id"], job.webhook)
     return row

@@ -8,12 +8,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from executor.fork import Told
 from executor.job_types import JobStatus
-from executor.service.orders import hash_of, invalid, ordered
+from executor.service.orders import fork_ordered, hash_of, invalid, ordered
 from executor.service.problems import ProblemError, not_found
 from executor.service.schemas import (
     DecisionIn,
     Empty,
+    ForkIn,
     JobIn,
     JobOut,
     JobsOut,
@@ -151,7 +153,16 @@ async def decide(request: Request, job: OwnJob, call_id: str, body: DecisionIn, 
     return reply({"job": job["id"], "sent": "decide"}, 202)
 
 
-@router.post("/v1/jobs/{job_id}/fork", include_in_schema=False)
-async def fork_job(job: OwnJob) -> Response:
-    """Not built yet."""
-    raise ProblemError(501, "not_built", "This is not built yet", "jobs can't be forked yet")
+@router.post("/v1/jobs/{job_id}/fork", status_code=202, summary="Run a step of an ended job again",
+             responses={202: {"model": JobOut}})  # fmt: skip
+async def fork_job(
+    request: Request, job: OwnJob, body: ForkIn, who: Who, idempotency_key: IdempotencyKey = None, wait: Wait = 0
+) -> Response:
+    """A new job with the plan of this one, its `parent`: the step runs again, then what depends on it; the other steps'
+    results are kept. The plan is not changed, whatever comes of it."""
+    told = Told.of(await database(request).rows("fork.told", job["id"]))
+    new = fork_ordered(body, job, told, offer(request))
+    _reachable(body.webhook, request)
+    row = await create(request, who, new, idempotency_key, hash_of(f"jobs/{job['id']}/fork", body))
+    row = await until_ended(request, row, wait)
+    return reply(await job_json(database(request), row), 202, {"Location": f"/v1/jobs/{row['id']}"})
