@@ -113,6 +113,10 @@ class ToolRunner:
         return tuple(task.result() for task in tasks)
 
     async def _one(self, call: ToolCall, turn: Turn, guard: LoopGuard, finish_reason: str, place: _Place) -> Ran:
+        with self.services.activity.call():
+            return await self._done(call, turn, guard, finish_reason, place)
+
+    async def _done(self, call: ToolCall, turn: Turn, guard: LoopGuard, finish_reason: str, place: _Place) -> Ran:
         started = self.clock.monotonic()
         arguments: Mapping[str, Any] = call.arguments
         try:
@@ -129,7 +133,9 @@ class ToolRunner:
             return self._rejected(_Rejected(str(refusal), key), call, arguments, guard, place)
         except _Rejected as rejected:
             return self._rejected(rejected, call, arguments, guard, place)
-        return await self._run(tool, call, arguments, key, place, started, notes)
+        await self.services.activity.may_begin()
+        with self.services.activity.run():
+            return await self._run(tool, call, arguments, key, place, started, notes)
 
     def _rejected(
         self, rejected: _Rejected, call: ToolCall, arguments: Mapping[str, Any], guard: LoopGuard, place: _Place

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .activity import Activity
 from .waits import Nobody, Waits
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ class Services:
     it. `cache`: answers of pure tools, shared by the job. `artifacts`: where tools' artifacts are kept. `marker`: the
     random code that delimits tools' text in this job (else one of the run's own). `taint`: where the text that the
     agent is given came from, as far as that is not to be trusted. `barrier` returns when all that was told so far is
-    kept for good: around each call that may change something.
+    kept for good: around each call that may change something. `activity` counts the calls, and may keep new ones from
+    beginning.
     """
 
     llm: Callable[[str | None], LLM] | None = None
@@ -36,3 +38,4 @@ class Services:
     marker: str = ""
     taint: tuple[str, ...] = ()
     barrier: Callable[[], Awaitable[None]] = at_once
+    activity: Activity = field(default_factory=Activity)

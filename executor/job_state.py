@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from agent.activity import Activity
 from agent.context import ContextGuard
 from agent.hooks import HookRegistry
 from agent.interrupts import InterruptQueue
@@ -77,14 +78,21 @@ class JobState:
             models.fallbacks(name)  # one that is not registered is a mistake now, not in the middle of an outage
         budget = request.budget
         self.time = JobTime(None if budget is None else budget.seconds, clock)
-        self.ledger = Ledger(log.append, budget, models, self.time, self.barrier)
+        self.activity = Activity()
+        self.ledger = Ledger(log.append, budget, models, self.time, self.barrier, self.activity)
         self.models = models.scoped(self.ledger)
         self.writer = Writer(self.models, self.ledger, self.time, self.emit)
         self.inbox = InterruptQueue()
         self.waits = JobWaits(self._tell_approval, self._parked, approve=approve, open_to_decisions=open_to_decisions)
         self.artifacts = artifacts or MemoryArtifacts()
         self.services = Services(
-            self.models.resolve, self.waits, CallCache(), self.artifacts, new_marker(), barrier=self.barrier
+            self.models.resolve,
+            self.waits,
+            CallCache(),
+            self.artifacts,
+            new_marker(),
+            barrier=self.barrier,
+            activity=self.activity,
         )
         self.mode: str = request.mode if request.plan is None else "dag"
         self.goal = request.goal
@@ -155,6 +163,7 @@ class JobState:
 
     def _parked(self, step_id: str | None) -> AbstractAsyncContextManager[None]:
         """A step that waits gives up its slot and its clock stands, a single agent's job stands as a whole."""
+        self.activity.asked.set()
         if self.executor is None or step_id is None:
             return self.time.parked()
         return self.executor.parked(step_id)

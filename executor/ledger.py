@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Any, TypeAlias
 
+from agent.activity import Activity
 from agent.services import at_once
 from registry.budget import Amount, Budget, cost_of
 from registry.context import caller
@@ -40,8 +41,10 @@ class Ledger:
         models: ModelRegistry | None = None,
         time: JobTime | None = None,
         barrier: Callable[[], Awaitable[None]] = at_once,
+        activity: Activity | None = None,
     ) -> None:
         self._append, self._barrier = append, barrier
+        self._activity = activity or Activity()
         self.budget, self._time = budget, time
         self.cut_by_budget = self._closed = False
         self.reservations: Reservations | None = None
@@ -87,10 +90,24 @@ class Ledger:
         behind spends."""
         if self._closed:
             raise UsageError("the job has ended: its models take no more calls")
-        return prepared if self.reservations is None else await self.reservations.reserve(llm, prepared)
+        await self._may_begin()
+        if self.reservations is not None:
+            prepared = await self.reservations.reserve(llm, prepared)
+            try:
+                await self._may_begin()  # it may have waited for long
+            except BaseException:
+                self.reservations.release(prepared)
+                raise
+        self._activity.model(1)
+        return prepared
+
+    async def _may_begin(self) -> None:
+        if caller().call_id is None:  # a tool that has begun may end, with what models do for it
+            await self._activity.may_begin()
 
     def released(self, prepared: Prepared) -> None:
         """The call was not sent: what was set aside for it is free again."""
+        self._activity.model(-1)
         if self.reservations is not None:
             self.reservations.release(prepared)
 
@@ -133,6 +150,7 @@ class Ledger:
         self._append("budget", {"reason": reason, **role, **details, **figures}, who.step_id)
 
     def _add(self, record: CallRecord) -> None:
+        self._activity.model(-1)
         if self.reservations is not None:
             self.reservations.settle(record.prepared, record.usage, record.error)
             if record.result is not None and record.result.finish_reason == "length":
