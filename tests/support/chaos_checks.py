@@ -1,0 +1,273 @@
+"""What must hold after any number of blows: nothing lost, nothing twice. Each check gives the faults that it finds."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.support.chaos import World
+from tests.support.chaos_process import counted_names
+from tests.support.chaos_work import MORE, Work
+
+UNCERTAIN = "uncertain_effect"
+ONCE = ("record", "checked", "send")
+"""Tools whose calls must take effect once."""
+STRAY = 2.0
+"""Seconds that an answer may be under way at most besides its own time."""
+
+
+@dataclass(frozen=True)
+class History:
+    """A job as the database has it."""
+
+    work: Work
+    row: Mapping[str, Any]
+    events: Sequence[Mapping[str, Any]]
+
+    def told(self, channel: str) -> Iterator[Mapping[str, Any]]:
+        return (event for event in self.events if event["channel"] == channel)
+
+    @property
+    def name(self) -> str:
+        return f"{self.work.tag} ({self.work.kind}, {self.row['status']})"
+
+
+@dataclass
+class Found:
+    """What the checks looked at, and what they found."""
+
+    histories: list[History]
+    faults: list[str]
+    figures: dict[str, Any]
+
+
+async def examined(world: World) -> Found:
+    """All checks on a world that rests."""
+    rows = {row["id"]: row for row in await world.sql("select * from dw_jobs")}
+    histories = []
+    for work in world.works:
+        events = await world.sql("select * from dw_events where job = $1 order by seq", work.job_id)
+        histories.append(History(work, rows[work.job_id], events))
+    faults = [f"a job nobody knows of: {job_id}" for job_id in set(rows) - {work.job_id for work in world.works}]
+    faults += [f"a request of no job: {text}" for text in world.model.strange]
+    faults += [f"the provider refused a request: {refusal}" for refusal in world.fake.refusals]
+    for history in histories:
+        for check in (history_is_whole, end_is_right, no_finished_step_again, calls_are_accounted_for, messages_once):
+            faults += [f"{history.name}: {fault}" for fault in check(history)]
+        faults += [f"{history.name}: {fault}" for fault in reader_saw_all(world, history)]
+    faults += list(effects_once(world, histories))
+    faults += list(replies_once(world, histories))
+    return Found(histories, faults, figures(world, histories))
+
+
+def history_is_whole(history: History) -> Iterator[str]:
+    """Numbered from 1 without a gap, `done` last and once."""
+    seqs = [event["seq"] for event in history.events]
+    if seqs != list(range(1, len(seqs) + 1)) or history.row["seq"] != len(seqs):
+        yield f"seq {history.row['seq']}, but events {seqs}"
+    done = [event["seq"] for event in history.told("done")]
+    if done != ([len(seqs)] if history.row["ended_at"] is not None else []):
+        yield f"done at {done} of {len(seqs)}"
+    if history.row["ended_at"] is not None and history.row["owner"] is not None:
+        yield "it has ended and has an owner"
+
+
+def end_is_right(history: History) -> Iterator[str]:
+    """Completed with the known answer; cancelled where that was asked; else short of it for one cause alone."""
+    row, work = history.row, history.work
+    summary = row["summary"] or {}
+    if row["status"] == "completed":
+        if summary.get("answer") != work.answer:
+            yield f"the answer is {summary.get('answer')!r}"
+        if open_uncertain(history):
+            yield f"completed with unsettled calls: {open_uncertain(history)}"
+    elif row["status"] == "cancelled":
+        if not work.cancelled:
+            yield "nobody cancelled it"
+    elif row["status"] == "needs_decision" and row["ended_at"] is None:
+        if not open_uncertain(history) and not _waiting(history):
+            yield "it waits for nothing"
+    elif row["status"] in ("partial", "failed"):
+        codes = {step.get("error_code") for step in summary.get("steps", ()) if step["status"] == "failed"}
+        codes |= {summary.get("error_code")} if not codes else set()
+        if codes != {UNCERTAIN} or not uncertain_keys(history):
+            yield f"ended for {codes}: {summary.get('error')}"
+    else:
+        yield f"not at an end: {row['status']}"
+
+
+def _waiting(history: History) -> set[str]:
+    """Calls that a human is still asked about."""
+    last = {event["payload"]["call_id"]: event["payload"]["status"] for event in history.told("approval")}
+    return {call_id for call_id, status in last.items() if status in ("waiting", "uncertain")}
+
+
+def uncertain_keys(history: History) -> set[str]:
+    """Calls that were reported as uncertain."""
+    return {event["payload"]["key"] for event in history.told("call") if event["payload"]["status"] == "uncertain"}
+
+
+def open_uncertain(history: History) -> set[str]:
+    """Those of them that nobody has settled."""
+    settled = {event["payload"]["key"] for event in history.told("call") if event["payload"]["status"] == "settled"}
+    return uncertain_keys(history) - settled
+
+
+def no_finished_step_again(history: History) -> Iterator[str]:
+    """Nothing of a step comes after its end, within its plan."""
+    ended: dict[str, int] = {}
+    begun: Counter[str] = Counter()
+    for event in history.events:
+        step, payload = event["step_id"], event["payload"]
+        if event["channel"] == "plan":
+            ended = {name: seq for name, seq in ended.items() if name in payload.get("kept", ())}
+            begun.clear()
+        elif step in ended and event["channel"] in ("step", "turn", "call", "step_progress"):
+            yield f"step {step} ended with event {ended[step]} and goes on with {event['seq']} ({event['channel']})"
+        elif event["channel"] == "step_progress":
+            if payload["status"] == "running" and begun[step] and not _waited(history, step, event["seq"]):
+                yield f"step {step} began again with event {event['seq']}"
+            begun[step] += payload["status"] == "running"
+            if payload["status"] in ("completed", "failed", "skipped", "cancelled"):
+                ended[step] = event["seq"]
+
+
+def _waited(history: History, step: str, before: int) -> bool:
+    """Whether the last that was said of a step's progress is that it waits."""
+    told = [event["payload"]["status"] for event in history.told("step_progress")
+            if event["step_id"] == step and event["seq"] < before]  # fmt: skip
+    return bool(told) and told[-1] != "running"
+
+
+def calls_are_accounted_for(history: History) -> Iterator[str]:
+    """Each call that began has one end, or is said to be uncertain; one that is not to be repeated began once."""
+    told: dict[str, list[str]] = defaultdict(list)
+    tools: dict[str, str] = {}
+    for event in history.told("call"):
+        payload = event["payload"]
+        told[payload["key"]].append(payload["status"])
+        if "tool_name" in payload:
+            tools[payload["key"]] = payload["tool_name"]
+    over = history.row["status"] in ("cancelled",)
+    for key, statuses in told.items():
+        counts = Counter(statuses)
+        if counts["end"] > 1 or counts["uncertain"] > 1 or counts["settled"] > 1 or counts["rejected"] > 1:
+            yield f"call {key}: {statuses}"
+        if counts["start"] and not (counts["end"] or counts["uncertain"]) and not over:
+            yield f"call {key} of {tools.get(key)} began, and nothing is known of it: {statuses}"
+        if counts["start"] > 1 and tools.get(key) in ("record", "send"):
+            yield f"call {key} of {tools[key]} began {counts['start']} times"
+
+
+def messages_once(history: History) -> Iterator[str]:
+    """A message that was taken is heard, once."""
+    heard = sum(event["payload"].get("content", "").count(MORE) for event in history.told("inject"))
+    ended_otherwise = history.row["status"] != "completed"
+    if heard > 1 or (history.work.said and not heard and not ended_otherwise):
+        yield f"the message was taken: {history.work.said}, and heard {heard} times"
+
+
+def reader_saw_all(world: World, history: History) -> Iterator[str]:
+    """What a reader was sent is the stored history, and the text of it is the answer."""
+    reader = world.readers[history.work.tag]
+    yield from reader.faults
+    public = [event for event in history.events if event["public"]]
+    seen = [(event.id, event.channel) for event in reader.events]
+    if seen != [(event["seq"], event["channel"]) for event in public]:
+        yield f"the reader saw {seen}, stored are {[(event['seq'], event['channel']) for event in public]}"
+        return
+    for event, stored in zip(reader.events, public, strict=True):
+        data = {name: value for name, value in event.data.items() if name not in ("seq", "ts", "step_id")}
+        if data != stored["payload"]:
+            yield f"event {event.id} was {event.data} for the reader, stored is {stored['payload']}"
+    if history.row["status"] == "completed" and reader.answer.text != history.work.answer:
+        yield f"the reader's text is {reader.answer.text!r}"
+
+
+def effects_once(world: World, histories: Sequence[History]) -> Iterator[str]:
+    """Each call had its effect once, by its key and by what it meant; nothing that was completed lacks one."""
+    by_what: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for line in world.effects():
+        by_what[line["what"]].append(line)
+    keys: dict[str, set[str]] = defaultdict(set)
+    for what, lines in by_what.items():
+        for line in lines:
+            keys[line["key"]].add(what)
+        if len(lines) > 1 and lines[0]["tool"] in ONCE:
+            yield f"{what} happened {len(lines)} times: {lines}"
+        if len({line["key"] for line in lines}) > 1:
+            yield f"{what} happened under several keys: {lines}"
+    yield from (f"the key {key} stands for {sorted(whats)}" for key, whats in keys.items() if len(whats) > 1)
+    for history in histories:
+        if history.row["status"] == "completed":
+            needed = [what for tool, what in history.work.calls() if tool in counted_names()]
+            missing = [what for what in needed if what not in by_what]
+            excused = _settled_as_undone(history)
+            if missing and not excused:
+                yield f"{history.name}: completed without {missing}"
+
+
+def _settled_as_undone(history: History) -> bool:
+    return any(
+        event["payload"]["status"] == "settled" and not event["payload"].get("took_effect")
+        for event in history.told("call")
+    )
+
+
+def replies_once(world: World, histories: Sequence[History]) -> Iterator[str]:
+    """No reply that is in a log was asked for again, and none stands in one twice."""
+    book = {answered.number: answered for answered in world.model.book}
+    recorded: dict[tuple[Any, ...], tuple[int, float]] = {}
+    for history in histories:
+        for number, event in recorded_replies(history):
+            if number not in book:
+                yield f"{history.name}: event {event['seq']} holds reply {number}, which was never given"
+                continue
+            place = book[number].place
+            if place in recorded:
+                yield f"{history.name}: replies {recorded[place][0]} and {number} are both recorded for {place}"
+            recorded[place] = (number, event["ts"])
+    for answered in world.model.book:
+        known = recorded.get(answered.place)
+        if known is not None and answered.number != known[0] and answered.asked > known[1]:
+            yield f"reply {known[0]} was recorded and asked for again as {answered.number}: {answered.place}"
+
+
+def recorded_replies(history: History) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The numbers of the replies in a log, each with its event."""
+    for event in history.told("turn"):
+        if event["payload"]["result"] is not None:
+            found = re.search(r"reply (\d+)", event["payload"]["result"]["message"].get("reasoning") or "")
+            if found is not None:
+                yield int(found[1]), event
+
+
+def figures(world: World, histories: Sequence[History]) -> dict[str, Any]:
+    """The run in numbers."""
+    recorded = {number for history in histories for number, _ in recorded_replies(history)}
+    lost = [answered for answered in world.model.book if answered.number not in recorded]
+    recovered = sorted(seconds for blow in world.blows for seconds in blow.recovered)
+    return {
+        "kills": dict(Counter(blow.kind for blow in world.blows)),
+        "running at a kill": [len(blow.running) for blow in world.blows],
+        "jobs": dict(Counter(f"{history.row['status']}" for history in histories)),
+        "replies paid": len(world.model.book),
+        "replies recorded": len(recorded),
+        "replies lost": len(lost),
+        "requests open at kills": sum(blow.open for blow in world.blows),
+        "effects": len(world.effects()),
+        "repeated idempotent effects": len(world.effects()) - len({line["key"] for line in world.effects()}),
+        "uncertain": sum(len(uncertain_keys(history)) for history in histories),
+        "still unsettled": sum(len(open_uncertain(history)) for history in histories),
+        "verified by the tool": sum(
+            event["payload"]["status"] == "settled" for history in histories for event in history.told("call")
+        ),
+        "streams resumed": sum(reader.breaks for reader in world.readers.values()),
+        "processes ended by 75": world.logged('"ownership_lost"'),
+        "seconds to recover": {
+            "median": round(recovered[len(recovered) // 2], 1), "worst": round(recovered[-1], 1),
+        } if recovered else {},
+    }  # fmt: skip
