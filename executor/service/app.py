@@ -12,13 +12,15 @@ from fastapi.routing import APIRoute
 
 from executor.store.database import Database, DatabaseError
 from executor.store.jobs import JobStore
-from executor.store.keys import KeyStore
+from executor.store.keys import CHANNEL, KeyStore
 from executor.store.migrate import check
 from registry.errors import ConfigError
 
 from . import problems
+from .chat.errors import answer_at
 from .figures import Counted, HttpFigures
 from .guard import Guard
+from .keyring import Keyring, Watch
 from .limits import Requests, Starts
 from .routes import batches, chat, events, health, jobs, metrics, plans, results, session, tools, webhooks
 from .state import Offer
@@ -62,7 +64,8 @@ def create_app(
     app.state.requests = Requests()
     for module in ROUTES:
         app.include_router(module.router, responses=problems.RESPONSES)
-    problems.handle(app, [route for module in ROUTES for route in module.router.routes if isinstance(route, APIRoute)])
+    own = [route for module in ROUTES for route in module.router.routes if isinstance(route, APIRoute)]
+    problems.handle(app, own, answer_at)
     app.state.figures = HttpFigures()
     app.add_middleware(Guard, settings=settings)
     app.add_middleware(Counted, figures=app.state.figures)
@@ -81,10 +84,13 @@ def _lifespan(
             await check(database)
             state = app.state
             state.database, state.jobs, state.keys = database, JobStore(database), KeyStore(database)
+            state.keyring = Keyring(state.keys)
+            state.watch = Watch(state.keyring)
             state.starts = Starts(database)
             state.workshop = workshop if workshop is not None else await _offer(stack, settings)
             state.secrets = _secrets(settings)
             await _start_hub(stack, app, live_socket)
+            await stack.enter_async_context(state.watch.watching())
             await stack.enter_async_context(upkeep(database, state.secrets, settings.fetch_allow))
             yield
 
@@ -113,7 +119,8 @@ async def _start_hub(stack: AsyncExitStack, app: FastAPI, live_socket: str | Pat
     from .hub import EventHub
 
     live = None if live_socket is None else lambda on_piece: LiveServer(on_piece).listening(live_socket)
-    app.state.hub = await stack.enter_async_context(EventHub(app.state.database, live).serving())
+    hub = EventHub(app.state.database, live, {CHANNEL: app.state.watch.changed})
+    app.state.hub = await stack.enter_async_context(hub.serving())
 
 
 def _dsn(settings: Settings) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 from fastapi import Depends, Request
 from fastapi.security import APIKeyCookie, APIKeyHeader, HTTPAuthorizationCredentials, HTTPBearer
 
-from executor.store.keys import Key, KeyStore
+from executor.store.keys import Key, Proof, proof_of
 
+from .guard import exchange_of
+from .keyring import Keyring
 from .problems import ProblemError
 
 COOKIE = "dagwright_session"
@@ -39,14 +42,15 @@ async def caller(
 ) -> Caller:
     """Who asks. Raises the problems 401, 403 and 429."""
     secret = (bearer.credentials if bearer is not None else None) or header
-    keys: KeyStore = request.app.state.keys
-    asker = await keys.asker(secret, cookie)
+    proof = proof_of(secret or None, cookie)
+    asker = await keyring(request).asker(proof)
     if asker.key is None and (asker.configured or secret):
         raise _unauthorized(given=bool(secret or cookie))
     if not asker.configured:
         from_here(request)
     if secret is None:
         same_origin(request)
+    _end_with(request, None if asker.key is None else proof)
     if asker.key is None:
         return Caller("")
     request.app.state.requests.count(asker.key)
@@ -56,6 +60,18 @@ async def caller(
 async def tenant(who: Annotated[Caller, Depends(caller)]) -> str:
     """Whose objects the request is about: the key's id, '' where the service has no keys."""
     return who.tenant
+
+
+def keyring(request: Request) -> Keyring:
+    """What is known of the service's keys."""
+    found: Keyring = request.app.state.keyring
+    return found
+
+
+def _end_with(request: Request, proof: Proof | None) -> None:
+    """The request ends when what it was let in with is no longer valid (None: when the first key is made)."""
+    exchange, watch = exchange_of(request), request.app.state.watch
+    exchange.held.enter_context(watch.over(proof, partial(exchange.end, _unauthorized(given=proof is not None))))
 
 
 def _unauthorized(*, given: bool) -> ProblemError:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import structlog
 
@@ -13,6 +13,9 @@ from executor.store.database import Database
 from registry.redaction import error_fields
 
 from .feed import RING, Feed, Page, page_of
+
+if TYPE_CHECKING:
+    from starlette.types import Receive
 
 CHANNEL = "dw_events"
 KEEP_ALIVE = 15.0
@@ -52,15 +55,20 @@ class EventHub:
     """Hands out jobs' events as they are stored, and pieces of answers before.
 
     `live(on_piece)` gives what is to be entered while the hub serves and calls `on_piece` with live pieces; calling
-    `on_piece` does as well.
+    `on_piece` does as well. `others`: channels that are listened to on the same connection, and what is called when
+    something was or may have been told there.
     """
 
     def __init__(
-        self, database: Database, live: Callable[[OnPiece], AbstractAsyncContextManager[Any]] | None = None
+        self,
+        database: Database,
+        live: Callable[[OnPiece], AbstractAsyncContextManager[Any]] | None = None,
+        others: Mapping[str, Callable[[], None]] | None = None,
     ) -> None:
         self.database = database
         self.stopping = False
         self._live = live
+        self._others = dict(others or {})
         self._feeds: dict[str, Shared] = {}
         self._news, self._replays = asyncio.Semaphore(READS), asyncio.Semaphore(READS)
         self._group: asyncio.TaskGroup | None = None
@@ -71,7 +79,9 @@ class EventHub:
         async with AsyncExitStack() as stack:
             self._group = await stack.enter_async_context(asyncio.TaskGroup())
             stack.callback(self._end)
-            await stack.enter_async_context(self.database.listening([CHANNEL], self._heard, self._look_all_up))
+            await stack.enter_async_context(
+                self.database.listening([CHANNEL, *self._others], self._heard, self._look_all_up)
+            )
             if self._live is not None:
                 await stack.enter_async_context(self._live(self.on_piece))
             yield self
@@ -167,6 +177,9 @@ class EventHub:
                 await _within(LOOK_AGAIN, shared.news)
 
     def _heard(self, channel: str, job_id: str) -> None:
+        if channel in self._others:
+            self._others[channel]()
+            return
         shared = self._feeds.get(job_id)
         if shared is not None:
             shared.news.set()
@@ -174,6 +187,8 @@ class EventHub:
     def _look_all_up(self) -> None:
         for shared in self._feeds.values():
             shared.news.set()
+        for look in self._others.values():
+            look()
 
     def _end(self) -> None:
         self.stop()
@@ -279,6 +294,12 @@ class Reader:
         """Nobody reads any more."""
         self.gone = True
         self._wake()
+
+    async def leave_with(self, receive: Receive) -> None:
+        """Leaves when the request's client does, as `receive` tells."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.leave()
 
     def _hurry(self) -> None:
         if self._deadline is not None and not self._deadline.expired():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -98,14 +98,15 @@ def busy(error: Exception) -> ProblemError:
     return ProblemError(503, "database_unavailable", "The database can't be reached", detail, headers=headers)
 
 
-def handle(app: FastAPI, routes: Sequence[APIRoute]) -> None:
-    """Makes the application tell everything that goes wrong as a problem; `routes` are its own."""
+def handle(app: FastAPI, routes: Sequence[APIRoute], answer_at: Callable[[str, ProblemError], Response]) -> None:
+    """Makes the application tell everything that goes wrong as a problem, as `answer_at` a path tells it; `routes` are
+    its own."""
 
     async def answer(request: Request, error: Exception) -> Response:
         problem = problem_of(error)
         if problem.status == HTTPStatus.METHOD_NOT_ALLOWED:  # the router names the methods of one route only
             problem.headers["Allow"] = ", ".join(sorted(_methods(routes, request.url.path)))
-        return problem.response()
+        return answer_at(request.url.path, problem)
 
     for kind in (ProblemError, HTTPException, RequestValidationError, BusyError, DatabaseError, *database_errors()):
         app.add_exception_handler(kind, answer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Header, Request
@@ -92,15 +93,18 @@ def ended(job_id: str) -> ProblemError:
 
 
 async def until_ended(request: Request, row: Row, seconds: float) -> Row:
-    """The job's row when it has ended, or after so many seconds, or when the server stops."""
+    """The job's row when it has ended, or after so many seconds, or when the server stops or the client leaves."""
     if row["ended_at"] is None and seconds > 0:
         hub: EventHub = request.app.state.hub
-        try:
-            async with asyncio.timeout(min(seconds, LONGEST_WAIT)):
-                async with hub.reading(row["id"], row["seq"], row["seq"]) as reader:
-                    async for _ in reader.chunks():
-                        pass
-        except TimeoutError:
-            pass
+        with suppress(TimeoutError):
+            async with (
+                asyncio.timeout(min(seconds, LONGEST_WAIT)),
+                hub.reading(row["id"], row["seq"], row["seq"]) as reader,
+                asyncio.TaskGroup() as group,
+            ):
+                listener = group.create_task(reader.leave_with(request.receive))
+                async for _ in reader.chunks():
+                    pass
+                listener.cancel()
         row = await jobs(request).get(row["tenant"], row["id"]) or row
     return row

@@ -25,15 +25,16 @@ class Connections:
         self._idle: list[PoolConnection] = []
         self._waiting: deque[asyncio.Future[PoolConnection | None]] = deque()
 
-    async def take(self) -> PoolConnection:
-        """A connection; `give` it back. Raises TimeoutError, and what keeps a new one from being made."""
+    async def take(self, *, first: bool = False) -> PoolConnection:
+        """A connection; `give` it back. `first`: the next that comes free, before all who wait already. Raises
+        TimeoutError, and what keeps a new one from being made."""
         connection: PoolConnection | None = None
         if self._idle:  # then nobody waits
             connection = self._idle.pop()
         elif self._unmade:
             self._unmade -= 1
         else:
-            connection = await self._turn()
+            connection = await self._turn(first)
         if connection is not None and not is_closed(connection):
             return connection
         try:
@@ -63,10 +64,10 @@ class Connections:
             await self._pool.release(self._idle.pop())
         await self._pool.close()
 
-    async def _turn(self) -> PoolConnection | None:
+    async def _turn(self, first: bool) -> PoolConnection | None:
         """Waits for what is given back; None: there is place for a new one."""
         turn: asyncio.Future[PoolConnection | None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        (self._waiting.appendleft if first else self._waiting.append)(turn)
         try:
             async with asyncio.timeout(self._wait):
                 return await turn

@@ -85,12 +85,12 @@ class Database:
                 pool.terminate()
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
-        """A connection of the pool. Raises BusyError where none comes free in time."""
+    async def connection(self, *, first: bool = False) -> AsyncIterator[Connection]:
+        """A connection of the pool; `first`: before all who wait. Raises BusyError where none comes free in time."""
         import asyncpg
 
         try:
-            connection = await self._connections.take()
+            connection = await self._connections.take(first=first)
         except TimeoutError:
             raise BusyError from None
         try:

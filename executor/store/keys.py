@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -16,7 +16,9 @@ from registry.text import clean
 
 from .database import Database, Row
 from .jobs import new_id
+from .statements import statement
 
+CHANNEL = "dw_keys"
 PREFIX = "dwk_"
 """What keys begin with, so that they are known for keys wherever they turn up."""
 SESSION_SECONDS = 12 * 3600
@@ -82,8 +84,23 @@ class Asker:
     key: Key | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What a request is let in with: a key or a session, of which nothing but the hash is held."""
+
+    hash: bytes
+    session: bool = False
+
+
+def proof_of(secret: str | None, session: str | None) -> Proof | None:
+    """What a request shows: its key, else its session, else nothing."""
+    if secret is not None:
+        return Proof(hash_of(secret))
+    return None if session is None else Proof(hash_of(session), session=True)
+
+
 class KeyStore:
-    """The keys of one database."""
+    """The keys of one database. Who listens on `CHANNEL` hears of every key and session that is made or ends."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -115,14 +132,24 @@ class KeyStore:
         row = await self.database.row("keys.any")
         return bool(row and row["configured"])
 
+    async def valid(self, proofs: Iterable[Proof]) -> tuple[bool, dict[Proof, Key]]:
+        """Whether there ever was a key, and the keys that these stand for: those that are valid now."""
+        wanted = tuple(proofs)
+        by_key, by_session = ([proof.hash for proof in wanted if proof.session is kind] for kind in (False, True))
+        async with self.database.connection(first=True) as connection:  # whoever waits to be let in waits for all else
+            rows = await connection.fetch(statement("keys.valid"), by_key, by_session)
+        found = {
+            Proof(row["hash"], row["session"]): Key(row["id"], row["name"], Limits.from_json(row["limits"]))
+            for row in rows
+            if row["id"] is not None
+        }
+        return bool(rows and rows[0]["configured"]), found
+
     async def asker(self, secret: str | None, session: str | None) -> Asker:
         """Who sends a request with this key, or with this session."""
-        by_key = None if secret is None else hash_of(secret)
-        by_session = hash_of(session) if session is not None and secret is None else None
-        row = await self.database.row("keys.of_request", by_key, by_session)
-        if row is None or row["id"] is None:
-            return Asker(bool(row and row["configured"]))
-        return Asker(True, Key(row["id"], row["name"], Limits.from_json(row["limits"])))
+        proof = proof_of(secret, session)
+        configured, keys = await self.valid([] if proof is None else [proof])
+        return Asker(configured, None if proof is None else keys.get(proof))
 
     async def open_session(self, key: Key) -> str:
         """A secret that stands for the key for `SESSION_SECONDS`."""

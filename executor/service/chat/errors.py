@@ -6,11 +6,11 @@ from typing import Any
 
 from starlette.responses import Response
 
-from executor.service.problems import MEDIA_TYPE, SHAPE, ProblemError
+from executor.service.problems import ProblemError
 from executor.service.state import reply
 
-PATHS = ("/v1/chat/", "/v1/models")
-"""What the paths begin with whose errors are told so."""
+PATHS = ("/v1/chat", "/v1/models")
+"""The paths at which, and below which, errors are told so."""
 KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 """OpenAI's types of errors by status; others are the request's fault below 500 and the server's from there on."""
 NO_RETRY = {"x-should-retry": "false"}
@@ -31,10 +31,15 @@ _ERROR = {
 RESPONSES: dict[int | str, dict[str, Any]] = {
     "default": {
         "description": "What went wrong, as OpenAI tells it",
-        "content": {"application/json": {"schema": _ERROR}, MEDIA_TYPE: {"schema": SHAPE}},
+        "content": {"application/json": {"schema": _ERROR}},
     }
 }
-"""What every route of this kind may answer beside what it is asked for; what no route takes is told as elsewhere."""
+"""What every route of this kind may answer beside what it is asked for."""
+
+
+def is_chat(path: str) -> bool:
+    """Whether errors at a path are told as OpenAI tells them, also where there is no route."""
+    return any(path == head or path.startswith(f"{head}/") for head in PATHS)
 
 
 def refused(message: str, param: str | None, code: str = "unsupported_parameter", status: int = 400) -> ProblemError:
@@ -53,6 +58,11 @@ def error_of(problem: ProblemError) -> dict[str, object]:
 def response_of(problem: ProblemError) -> Response:
     """The answer that says it."""
     return reply(error_of(problem), _status(problem), problem.headers)
+
+
+def answer_at(path: str, problem: ProblemError) -> Response:
+    """The answer that says it, in the shape that clients of this path know."""
+    return response_of(problem) if is_chat(path) else problem.response()
 
 
 def _status(problem: ProblemError) -> int:

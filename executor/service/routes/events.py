@@ -41,7 +41,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The answer, for the server; a connection that is lost ends it."""
         async with self._reading() as reader, asyncio.TaskGroup() as group:
-            listener = group.create_task(_notice_the_end(receive, reader))
+            listener = group.create_task(reader.leave_with(receive))
             try:
                 await self._send(reader, send)
             except TimeoutError:
@@ -60,12 +60,6 @@ class EventStream(Response):
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
         async with reader.sending():
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _notice_the_end(receive: Receive, reader: Reader) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    reader.leave()
 
 
 ITEM = {
