@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from tests.support.chaos import World
 from tests.support.chaos_process import counted_names
-from tests.support.chaos_work import MORE, Work
+from tests.support.chaos_work import MORE, WORDS, Answered, Work
 
 UNCERTAIN = "uncertain_effect"
 ONCE = ("record", "checked", "send")
 """Tools whose calls must take effect once."""
-STRAY = 2.0
-"""Seconds that an answer may be under way at most besides its own time."""
+STRAY = 3.0
+"""Seconds that an answer may take to get into a log, on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -232,8 +234,31 @@ def replies_once(world: World, histories: Sequence[History]) -> Iterator[str]:
             recorded[place] = (number, event["ts"])
     for answered in world.model.book:
         known = recorded.get(answered.place)
+        if known is None or answered.number != known[0]:
+            yield from _lost_for_a_reason(world, answered)
         if known is not None and answered.number != known[0] and answered.asked > known[1]:
             yield f"reply {known[0]} was recorded and asked for again as {answered.number}: {answered.place}"
+
+
+def _lost_for_a_reason(world: World, answered: Answered) -> Iterator[str]:
+    """A reply that is in no log was under way when a process ended, or when its job was cancelled or spoken to."""
+    work = world.model.works[answered.place[0]]
+    if work.to_cancel or work.extra is not None:
+        return
+    until = answered.told + STRAY + (WORDS * world.model.pace if answered.place[1] == "synthesis" else 0)
+    if not any(answered.asked - STRAY < moment < until for moment in ends_of_processes(world)):
+        yield f"reply {answered.number} was lost while nothing was killed: {answered}"
+
+
+def ends_of_processes(world: World) -> list[float]:
+    """Every moment at which something was killed or ended by itself, seconds since the epoch."""
+    found = [blow.at for blow in world.blows]
+    for part in world.parts:
+        found += [moment for moment, _ in part.ends]
+        for line in part.text().splitlines():
+            if '"worker_ended"' in line or '"ownership_lost"' in line or '"suspect_ended"' in line:
+                found.append(datetime.fromisoformat(json.loads(line)["timestamp"]).timestamp())
+    return found
 
 
 def recorded_replies(history: History) -> Iterator[tuple[int, Mapping[str, Any]]]:
