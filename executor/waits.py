@@ -26,6 +26,8 @@ log = structlog.get_logger(__name__)
 @dataclass(slots=True)
 class _Waiting:
     call: PendingCall
+    until: float
+    """When its time is over, by the loop's clock."""
     decided: asyncio.Future[Decision] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -55,6 +57,12 @@ class JobWaits:
         """The calls that wait, in the order in which they came."""
         return tuple(waiting.call for waiting in self._waiting.values())
 
+    @property
+    def due(self) -> float | None:
+        """Seconds until the first of them has waited for long enough; None: none waits."""
+        now = asyncio.get_running_loop().time()
+        return min((max(0.0, waiting.until - now) for waiting in self._waiting.values()), default=None)
+
     def decide(self, call_id: str, approve: bool, reason: str = "", decided_by: str = "user") -> None:
         """Decides a call. Raises UsageError where none of this id waits, and for an `approve` that is no bool: "no" is
         true to Python."""
@@ -83,7 +91,8 @@ class JobWaits:
             decision = Decision(False, self._closed, "job")
             self._say(call, "rejected", decision)
             return decision
-        waiting = self._waiting[call.call_id] = _Waiting(call)
+        until = asyncio.get_running_loop().time() + call.request.deadline
+        waiting = self._waiting[call.call_id] = _Waiting(call, until)
         self._say(call, "waiting")
         try:
             async with self._parked(call.step_id):
@@ -105,7 +114,8 @@ class JobWaits:
             asking.add(asyncio.create_task(_asked(self._approve, waiting.call)))
         try:
             deadline = waiting.call.request.deadline
-            done, _ = await asyncio.wait(asking, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
+            left = waiting.until - asyncio.get_running_loop().time()
+            done, _ = await asyncio.wait(asking, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         finally:
             await _ended(asking - {waiting.decided})
         if not done:
