@@ -31,18 +31,19 @@ def merged(requests: Iterable[ApprovalRequest | None]) -> ApprovalRequest | None
 @dataclass(frozen=True, slots=True)
 class PendingCall:
     """A call that waits. `call_id` is its key, unique in the job and the same after a restart; `tool_args` are the ones
-    it will run with."""
+    it will run with. `uncertain`: it was begun by a process that died, and whether it took effect is asked."""
 
     call_id: str
     tool_name: str
     tool_args: Mapping[str, Any]
     request: ApprovalRequest
     step_id: str | None = None
+    uncertain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a human, or a deadline, said to a waiting call."""
+    """What a human, or a deadline, said to a waiting call; of an uncertain one, whether it took effect."""
 
     approve: bool
     reason: str = ""
@@ -56,6 +57,9 @@ class Waits(Protocol):
         """Waits until the call is decided; meanwhile its step gives up its slot and its clock stands. Never raises but
         when cancelled: where nobody can decide, that is a rejection which says so."""
 
+    def withdrawn(self, call: PendingCall) -> None:
+        """A call that was told as waiting before the job's worker changed is not made after all."""
+
 
 class Nobody:
     """No one can be asked: every call that needs a decision is rejected at once."""
@@ -63,3 +67,6 @@ class Nobody:
     async def park(self, call: PendingCall) -> Decision:
         """Rejects."""
         return Decision(False, "it needs a human's approval, and nobody can be asked in this run", "nobody")
+
+    def withdrawn(self, call: PendingCall) -> None:
+        """Nobody was asked."""
