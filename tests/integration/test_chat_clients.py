@@ -356,3 +356,24 @@ async def test_the_example_runs_as_it_stands(database_url: str, provider_fake: P
             out, err = await process.communicate()
         assert (process.returncode, out.decode()) == (0, f"{SYNTHESIS}\n"), err.decode()
         assert "plan, round 1: 4 steps" in err.decode()
+
+
+async def test_what_no_route_takes_is_told_as_openai_tells_it(database_url: str, provider_fake: ProviderFake) -> None:
+    async with chatting(database_url, provider_fake) as (client, service):
+        for method, path, status, code in (
+            ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
+            ("POST", "/v1/models", 405, "method_not_allowed"),
+            ("DELETE", "/v1/models/dagwright", 405, "method_not_allowed"),
+            ("GET", "/v1/chat/completions/chatcmpl-1", 404, "not_found"),
+            ("GET", "/v1/chat", 404, "not_found"),
+        ):
+            response = await service.http.request(method, path)
+            error = response.json()["error"]
+            assert (response.status_code, error["code"], error["type"]) == (status, code, "invalid_request_error"), path
+            assert ("allow" in response.headers) == (status == 405)
+        with pytest.raises(openai.NotFoundError, match="Not Found"):
+            await client.chat.completions.retrieve("chatcmpl-1")
+        for path in ("/v1/modelsandmore", "/v1/chats", "/v1/nothing"):  # elsewhere problems are told as ever
+            response = await service.http.get(path)
+            assert response.headers["content-type"] == "application/problem+json"
+            assert (response.status_code, response.json()["code"]) == (404, "not_found")
