@@ -24,7 +24,7 @@ from .keyring import Keyring, Watch
 from .limits import Requests, Starts
 from .routes import batches, chat, events, health, jobs, metrics, plans, results, session, tools, webhooks
 from .state import Offer
-from .upkeep import upkeep
+from .upkeep import Upkeep
 
 if TYPE_CHECKING:
     from executor.settings_model import Settings
@@ -91,7 +91,8 @@ def _lifespan(
             state.secrets = _secrets(settings)
             await _start_hub(stack, app, live_socket)
             await stack.enter_async_context(state.watch.watching())
-            await stack.enter_async_context(upkeep(database, state.secrets, settings.fetch_allow))
+            upkeep = Upkeep(database, state.secrets, settings.fetch_allow)
+            state.upkeep = await stack.enter_async_context(upkeep.running())
             yield
 
     return lifespan

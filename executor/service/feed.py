@@ -12,6 +12,8 @@ from typing import Any
 from fastapi.sse import format_sse_event
 from pydantic_core import to_json
 
+from executor.json_lines import one_line
+
 RING = (1_000, 1_000_000)
 """Events and bytes of a job's newest history that are kept in memory while somebody reads it."""
 LIVE_BYTES = 256_000
@@ -51,13 +53,13 @@ class Piece:
 def event_bytes(seq: int, ts: float, channel: str, step_id: str | None, payload: Mapping[str, Any]) -> bytes:
     """A stored event as it goes over the wire. The head's names are never the payload's."""
     head: dict[str, Any] = {"seq": seq, "ts": ts} | ({} if step_id is None else {"step_id": step_id})
-    data = to_json(head | {name: value for name, value in payload.items() if name not in ("seq", "ts", "step_id")})
-    return format_sse_event(data_str=data.decode(), event=channel, id=str(seq))
+    body = {name: value for name, value in payload.items() if name not in ("seq", "ts", "step_id")}
+    return format_sse_event(data_str=one_line(to_json(head | body)).decode(), event=channel, id=str(seq))
 
 
 def piece_bytes(part: int, offset: int, text: str) -> bytes:
     """A live piece as it goes over the wire: without an id, since it is not stored."""
-    data = to_json({"status": "delta", "content": text, "offset": offset, "part": part})
+    data = one_line(to_json({"status": "delta", "content": text, "offset": offset, "part": part}))
     return format_sse_event(data_str=data.decode(), event="answer")
 
 

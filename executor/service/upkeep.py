@@ -14,33 +14,52 @@ from executor.store.database import BusyError, Database, database_errors
 from .webhooks import Secrets, WebhookSender
 
 EVERY = 60.0
-"""Seconds between looks at the batches."""
+"""Seconds between looks at the batches, where none is due before."""
+SOON = 0.05
+"""Seconds between looks at least."""
 
 log = structlog.get_logger(__name__)
 
 
-@asynccontextmanager
-async def upkeep(database: Database, secrets: Secrets | None, allow: Iterable[str]) -> AsyncIterator[None]:
-    """Within the block batches expire and webhooks are delivered; several servers share the work.
+class Upkeep:
+    """Several servers share the work. `secrets` None: no webhook is sent. `allow`: private addresses (host:port) that
+    webhooks may go to."""
 
-    `secrets` None: no webhook is sent. `allow`: private addresses (host:port) that webhooks may go to.
-    """
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_look_after(BatchStore(database)), name="batches")]
-        if secrets is not None:
-            tasks.append(group.create_task(WebhookSender(database, secrets, allow).run(), name="webhooks"))
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
+    def __init__(self, database: Database, secrets: Secrets | None, allow: Iterable[str]) -> None:
+        self._database, self._secrets, self._allow = database, secrets, allow
+        self._news = asyncio.Event()
 
+    def look(self) -> None:
+        """There is a new batch, which may be due before all others."""
+        self._news.set()
 
-async def _look_after(batches: BatchStore) -> None:
-    errors: tuple[type[Exception], ...] = (BusyError, *database_errors())
-    while True:
-        try:
-            await batches.look_after()
-        except errors as error:
-            log.warning("batches_not_looked_after", error=str(error) or type(error).__name__)
-        await asyncio.sleep(EVERY)
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Upkeep]:
+        """Within the block batches expire when they are due and webhooks are delivered."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._look_after(BatchStore(self._database)), name="batches")]
+            if self._secrets is not None:
+                sender = WebhookSender(self._database, self._secrets, self._allow)
+                tasks.append(group.create_task(sender.run(), name="webhooks"))
+            try:
+                yield self
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    async def _look_after(self, batches: BatchStore) -> None:
+        errors: tuple[type[Exception], ...] = (BusyError, *database_errors())
+        while True:
+            self._news.clear()
+            wait = EVERY
+            try:
+                await batches.look_after()
+                due = await batches.next_due()
+                wait = EVERY if due is None else min(max(due, SOON), EVERY)
+            except errors as error:
+                log.warning("batches_not_looked_after", error=str(error) or type(error).__name__)
+            try:
+                async with asyncio.timeout(wait):
+                    await self._news.wait()
+            except TimeoutError:
+                pass

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from executor.engine import BATCH_PRIORITY, enqueue
 from executor.job_types import Job, JobStatus
+from executor.json_lines import one_line
 from executor.results import rfc3339
 from registry.errors import DagwrightError
 from registry.redaction import redact
@@ -133,11 +134,14 @@ class BatchStore:
 
     async def results(self, batch_id: str) -> AsyncIterator[bytes]:
         """The lines of the items that have ended, as JSONL, some at a time. No connection is held between two pieces,
-        however slowly they are taken."""
+        however slowly they are taken. What had not begun when the batch's time was over is ended first."""
+        due = await self.database.row("batches.due", batch_id)
+        if due is not None:
+            await self._end_items(batch_id, CANCELLED if due["cancelled"] else EXPIRED)
         after = 0
         while rows := await self.database.rows("batches.results", batch_id, after, PAGE, PAGE_BYTES):
             after = rows[-1]["line"]
-            yield "".join(f"{row['text']}\n" for row in rows).encode()
+            yield one_line("".join(f"{row['text']}\n" for row in rows).encode())
 
     async def cancel(self, tenant: str, batch_id: str) -> bool:
         """Ends a batch's queued items and asks the running ones to end; False where there is no such batch. One that
@@ -162,6 +166,11 @@ class BatchStore:
             last = row["id"]
             await self._end_items(last, CANCELLED if row["cancelled"] else EXPIRED)
             touched += 1
+
+    async def next_due(self) -> float | None:
+        """Seconds until the next batch's time is over; None: no open batch has an end ahead."""
+        row = await self.database.row("batches.next_due")
+        return None if row is None else row["seconds"]
 
     async def _end_items(self, batch_id: str, why: str) -> None:
         """Ends what nobody has begun, some at a time so that no worker has to wait for long; then asks the rest."""

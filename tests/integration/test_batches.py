@@ -303,7 +303,8 @@ async def test_a_cancel_that_was_cut_off_is_finished_by_the_next_look(
     monkeypatch.setattr("executor.store.batches.CHUNK", 2)
     batch = await made(service, *goals(7))
     assert await service.database.row("batches.cancel", batch["id"], "") is not None
-    assert (await got(service, batch))["counts"]["processing"] == 7
+    counts = (await got(service, batch))["counts"]
+    assert (counts["processing"], counts["canceled"]) == (0, 7)  # though nothing of it is written
     assert await BatchStore(service.database).look_after() == 2  # ended, and closed
     batch = await got(service, batch)
     assert (batch["status"], batch["counts"]["canceled"]) == ("ended", 7)
@@ -334,6 +335,52 @@ async def test_what_is_left_expires(service: Service) -> None:
     assert await BatchStore(service.database).look_after() == 1  # closed
     assert (await got(service, batch))["counts"]["expired"] == 3
     assert await BatchStore(service.database).look_after() == 0
+
+
+async def test_counts_and_results_are_right_at_any_moment(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks after the batch: what had not begun when its time was over has expired all the same."""
+    monkeypatch.setattr("executor.store.batches.CHUNK", 2)
+    batch = await made(service, *goals(7))
+    rows = await items(service, batch)
+    await claim(service.database, rows["c1"]["id"])
+    await end(service.database, rows["c2"]["id"])
+    await expire(service.database)
+    told = await got(service, batch)
+    expected = {"processing": 1, "succeeded": 1, "errored": 0, "canceled": 0, "expired": 5, "total": 7}
+    assert (told["counts"], told["status"]) == (expected, "in_progress")
+    assert await service.database.row("log.claim", rows["c3"]["id"], uuid4()) is None  # it never begins
+    lines = await results(service, batch)
+    assert [lines[number]["status"] for number in sorted(lines)] == ["succeeded", *["expired"] * 5]
+    assert {lines[number]["job"]["ended_at"] for number in range(3, 8)} == {told["expires_at"]}
+    assert await got(service, batch) == told
+
+
+async def test_a_batch_expires_when_it_is_due(database_url: str) -> None:
+    """Long before the next look that is taken anyway, the batch that was there before notwithstanding."""
+    async with running(database_url, batch_hours=1 / 3_600) as service:
+        batch = await made(service, *goals(3))
+        owner = await claim(service.database, (await items(service, batch))["c1"]["id"])
+        async with asyncio.timeout(20):
+            while not (await items(service, batch))["c1"]["cancel"]:  # whoever runs it is asked to end
+                await asyncio.sleep(0.05)
+        rows = await items(service, batch)
+        assert [rows[name]["status"] for name in ("c2", "c3")] == ["cancelled", "cancelled"]
+        await end(service.database, rows["c1"]["id"], "cancelled", owner)
+        told = await got(service, batch)
+        assert (told["status"], told["counts"]["expired"]) == ("ended", 3)
+
+
+SEPARATORS = "a\u2028b\u2029c\u0085d\x0be\x0cf\x1cg\x1dh\x1ei"
+"""What ends a line for str.splitlines, and for some readers of JSON lines."""
+
+
+async def test_a_result_is_one_line_by_every_reader_s_rules(service: Service) -> None:
+    batch = await made(service, {"custom_id": SEPARATORS, "goal": SEPARATORS}, {"custom_id": "b", "goal": "g", "x": 1})
+    await service.http.post(f"/v1/batches/{batch['id']}/cancel")
+    reply = await service.http.get(f"/v1/batches/{batch['id']}/results")
+    lines = [json.loads(line) for line in reply.text.splitlines()]
+    assert [line["line"] for line in lines] == [1, 2]
+    assert lines[0]["custom_id"] == lines[0]["job"]["goal"] == SEPARATORS
 
 
 async def test_what_was_cancelled_before_its_time_stays_so(service: Service) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic_core import from_json, to_json
 from starlette.responses import Response
 
+from executor.json_lines import one_line
 from executor.service.problems import ProblemError
 from executor.store.database import BusyError, database_errors
 from executor.store.fold import end_cancelled
@@ -217,4 +218,4 @@ class ChatStream(Response):
 
 def sse(data: Any) -> bytes:
     """One server-sent event."""
-    return b"data: " + to_json(data, inf_nan_mode="null") + b"\n\n"
+    return b"data: " + one_line(to_json(data, inf_nan_mode="null")) + b"\n\n"

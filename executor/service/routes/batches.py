@@ -120,6 +120,7 @@ async def create_batch(
             batch[0], settings(request).batch_hours * 3_600, cleaned(batch[1]), idempotency_key, digest.digest()
         )
         batch_id = await _created(request, who, new, items)
+    request.app.state.upkeep.look()
     shown = await BatchStore(database(request)).get(who.tenant, batch_id)
     return reply(shown, 202, {"Location": f"/v1/batches/{batch_id}"})
 

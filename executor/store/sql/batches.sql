@@ -34,21 +34,32 @@ from unnest($4::text[], $9::jsonb[]) as told (id, payload) where id in (select i
 update dw_batches set total = $2 where id = $1
 
 -- name: get
--- The batch with its counts as of now: all of one moment. Once it has ended they are kept in its row.
+-- The batch with its counts as of now: all of one moment. Once it has ended they are kept in its row. What had not
+-- begun when it was cancelled or its time was over counts as ended from then on, whether that is written yet or not:
+-- it can't be claimed any more.
 select b.*, live.processing, live.succeeded, live.errored, live.canceled, live.expired, live.last_end
 from dw_batches b
 left join lateral (
     select
-        count(*) filter (where ended_at is null) as processing,
+        count(*) filter (where ended is null) as processing,
         count(*) filter (where status = 'completed') as succeeded,
-        count(*) filter (where ended_at is not null and status not in ('completed', 'cancelled')) as errored,
+        count(*) filter (where ended is not null and status not in ('completed', 'cancelled')) as errored,
         count(*) filter (where status = 'cancelled' and not late) as canceled,
         count(*) filter (where status = 'cancelled' and late) as expired,
-        max(ended_at) as last_end
+        max(ended) as last_end
     from (
-        select status, ended_at,
-            ended_at >= b.expires_at and coalesce(b.cancelled_at >= b.expires_at, true) as late
-        from dw_jobs where batch = b.id
+        select status, ended,
+            ended >= b.expires_at and coalesce(b.cancelled_at >= b.expires_at, true) as late
+        from (
+            select
+                case when never then 'cancelled' else status end as status,
+                case when never then least(b.cancelled_at, b.expires_at) else ended_at end as ended
+            from (
+                select status, ended_at,
+                    status = 'queued' and least(b.cancelled_at, b.expires_at) <= now() as never
+                from dw_jobs where batch = b.id
+            ) stored
+        ) told
     ) items
 ) live on b.ended_at is null
 where b.id = $1 and b.tenant = $2
@@ -103,16 +114,18 @@ returning id, ended_at is null as open
 -- Ends items that nobody has begun, $4 at most: $2 is the ended job but for what is its own, $3 its last event. One
 -- that is being claimed at this moment is left to `ask_the_rest`.
 with found as (
-    select id from dw_jobs
-    where batch = $1 and status = 'queued' and owner is null and started_at is null and ended_at is null and seq = 0
-    limit $4 for update skip locked
+    select j.id, coalesce(least(b.cancelled_at, b.expires_at), now()) as ended
+    from dw_jobs j join dw_batches b on b.id = j.batch
+    where j.batch = $1 and j.status = 'queued' and j.owner is null and j.started_at is null and j.ended_at is null
+      and j.seq = 0
+    limit $4 for update of j skip locked
 ), ended as (
     update dw_jobs j
-    set status = 'cancelled', cancel = true, seq = 1, ended_at = now(),
+    set status = 'cancelled', cancel = true, seq = 1, ended_at = found.ended,
         summary = $2::jsonb || jsonb_build_object(
             'id', j.id, 'goal', goal, 'mode', mode, 'metadata', metadata,
             'created_at', to_char(created_at at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
-            'ended_at', to_char(now() at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
+            'ended_at', to_char(found.ended at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'))
     from found where j.id = found.id
     returning j.id
 ), told as (
@@ -131,6 +144,18 @@ select count(*) as ended, count(pg_notify('dw_events', id)) from ended
 update dw_jobs set cancel = true
 where batch = $1 and ended_at is null and not cancel
 returning id, owner is not null as owned, pg_notify('dw_inbox', id)
+
+-- name: due
+-- Whether a batch that was cancelled or is past its time has items that nobody has begun; and if it was cancelled
+-- before.
+select coalesce(cancelled_at < expires_at, false) as cancelled from dw_batches b
+where id = $1 and ended_at is null and least(cancelled_at, expires_at) <= now()
+  and exists (select from dw_jobs where batch = b.id and status = 'queued')
+
+-- name: next_due
+-- Seconds until the next batch's time is over; null: no batch is open.
+select extract(epoch from min(expires_at) - now())::double precision as seconds
+from dw_batches where ended_at is null and expires_at > now()
 
 -- name: unfinished
 -- A batch that was cancelled or is past its time and has items that nobody asked to end.
