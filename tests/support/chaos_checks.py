@@ -15,8 +15,8 @@ from tests.support.chaos_process import counted_names
 from tests.support.chaos_work import MORE, WORDS, Answered, Work
 
 UNCERTAIN = "uncertain_effect"
-ONCE = ("record", "checked", "send")
-"""Tools whose calls must take effect once."""
+ONCE = ("record", "send")
+"""Tools whose calls must take effect once, whatever happens."""
 STRAY = 3.0
 """Seconds that an answer may take to get into a log, on a busy machine."""
 
@@ -200,6 +200,8 @@ def effects_once(world: World, histories: Sequence[History]) -> Iterator[str]:
             keys[line["key"]].add(what)
         if len(lines) > 1 and lines[0]["tool"] in ONCE:
             yield f"{what} happened {len(lines)} times: {lines}"
+        if len(lines) > 1 and lines[0]["tool"] == "checked" and not _by_one_that_was_away(world, lines):
+            yield f"{what} happened {len(lines)} times: {lines}"
         if len({line["key"] for line in lines}) > 1:
             yield f"{what} happened under several keys: {lines}"
     yield from (f"the key {key} stands for {sorted(whats)}" for key, whats in keys.items() if len(whats) > 1)
@@ -212,6 +214,12 @@ def effects_once(world: World, histories: Sequence[History]) -> Iterator[str]:
                 yield f"{history.name}: completed without {missing}"
 
 
+def _by_one_that_was_away(world: World, lines: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a worker that others took for dead went on with its call: found undone, it had been made again. Nothing
+    can prevent that but a service that knows the key."""
+    return len({line["pid"] for line in lines}) == len(lines) <= 1 + world.logged('"ownership_lost"')
+
+
 def _settled_as_undone(history: History) -> bool:
     return any(
         event["payload"]["status"] == "settled" and not event["payload"].get("took_effect")
@@ -222,28 +230,44 @@ def _settled_as_undone(history: History) -> bool:
 def replies_once(world: World, histories: Sequence[History]) -> Iterator[str]:
     """No reply that is in a log was asked for again, and none stands in one twice."""
     book = {answered.number: answered for answered in world.model.book}
-    recorded: dict[tuple[Any, ...], tuple[int, float]] = {}
+    recorded: dict[tuple[Any, ...], dict[int, float]] = defaultdict(dict)
     for history in histories:
+        within: dict[tuple[Any, ...], list[int]] = defaultdict(list)
         for number, event in recorded_replies(history):
             if number not in book:
                 yield f"{history.name}: event {event['seq']} holds reply {number}, which was never given"
                 continue
-            place = book[number].place
-            if place in recorded:
-                yield f"{history.name}: replies {recorded[place][0]} and {number} are both recorded for {place}"
-            recorded[place] = (number, event["ts"])
+            place, payload = book[number].place, event["payload"]
+            recorded[place][number] = event["ts"]
+            within[*place, payload.get("round", 1), payload["step_attempt"]].append(number)
+        yield from _twice(history, within)
     for answered in world.model.book:
-        known = recorded.get(answered.place)
-        if known is None or answered.number != known[0]:
-            yield from _lost_for_a_reason(world, answered)
-        if known is not None and answered.number != known[0] and answered.asked > known[1]:
-            yield f"reply {known[0]} was recorded and asked for again as {answered.number}: {answered.place}"
+        known = recorded[answered.place]
+        if answered.number in known:
+            continue
+        yield from _lost_for_a_reason(world, answered)
+        before = [number for number, moment in known.items() if moment < answered.asked]
+        if before and all(moment < answered.asked for moment in known.values()) and not _unheard(world, answered):
+            yield f"reply {before[-1]} was recorded and asked for again as {answered.number}: {answered.place}"
+
+
+def _twice(history: History, within: Mapping[tuple[Any, ...], list[int]]) -> Iterator[str]:
+    """Places with more replies than there can be: a step's one, those of the whole job as many as there are rounds."""
+    rounds = 1 + sum(event["payload"]["role"] == "planner" for event in history.told("turn"))
+    for place, numbers in within.items():
+        if len(numbers) > (1 if place[1] == "step" else rounds):
+            yield f"{history.name}: replies {numbers} are all recorded for {place}"
+
+
+def _unheard(world: World, answered: Answered) -> bool:
+    """Whether the reply may have come too late for anybody to want it: its job was cancelled, or spoken to."""
+    work = world.model.works[answered.place[0]]
+    return work.to_cancel or work.extra is not None
 
 
 def _lost_for_a_reason(world: World, answered: Answered) -> Iterator[str]:
     """A reply that is in no log was under way when a process ended, or when its job was cancelled or spoken to."""
-    work = world.model.works[answered.place[0]]
-    if work.to_cancel or work.extra is not None:
+    if _unheard(world, answered):
         return
     until = answered.told + STRAY + (WORDS * world.model.pace if answered.place[1] == "synthesis" else 0)
     if not any(answered.asked - STRAY < moment < until for moment in ends_of_processes(world)):
