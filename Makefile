@@ -12,14 +12,15 @@ CHAT_STAMP := tests/chat_client/node_modules/.installed
 PYTEST := $(BIN)/python -m pytest -q
 export GOAL
 
-.PHONY: help setup run serve demo test test-heavy check format bench bench-local constraints clean
+.PHONY: help setup run serve demo test test-heavy check format bench bench-local soak constraints clean
 
 help:
 	@echo 'make run GOAL="…"   plan a goal and run it (with nothing configured: on a small local model, fetched once)'
 	@echo 'make serve          the service with its workers, on http://127.0.0.1:8080; without DATABASE_URL with its own database'
 	@echo 'make demo           replay a recorded run, without any model'
 	@echo 'make test           the tests; make test-heavy: the slow ones; make check: lint, types, import directions'
-	@echo 'make bench          overhead, scheduling and rate-limit figures; make bench-local: a plain loop against ours, locally'
+	@echo 'make bench          overhead, scheduling, rate-limit and scaling figures; make bench-local: a plain loop against ours'
+	@echo 'make soak           200 kills of workers, server and database while jobs run (KILLS=n, SEED=n): nothing lost or twice'
 
 setup: $(STAMP)
 
@@ -81,9 +82,13 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.schedule
 	$(BIN)/python -m benchmarks.rate_limit
 	$(BIN)/python -m benchmarks.batches
+	$(BIN)/python -m benchmarks.scale
 
 bench-local: $(STAMP)
 	$(BIN)/python -m benchmarks.local.run all
+
+soak: $(STAMP)
+	$(BIN)/python -m benchmarks.soak $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
 
 constraints:
 	$(BIN)/python -m pip install -q uv
