@@ -22,7 +22,7 @@ from .figures import Counted, HttpFigures
 from .guard import Guard
 from .keyring import Keyring, Watch
 from .limits import Requests, Starts
-from .routes import batches, chat, events, health, jobs, metrics, plans, results, session, tools, webhooks
+from .routes import batches, chat, docs, events, health, jobs, metrics, plans, results, session, tools, webhooks
 from .state import Offer
 from .upkeep import Upkeep
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from .webhooks import Secrets
 
-ROUTES = (health, session, jobs, results, plans, tools, events, batches, chat, webhooks, metrics)
+ROUTES = (health, session, jobs, results, plans, tools, events, batches, chat, webhooks, metrics, docs)
 """The modules of routes, in the order in which they are tried."""
 
 
@@ -59,6 +59,8 @@ def create_app(
         version="1",
         lifespan=_lifespan(settings, database, workshop, live_socket),
         redirect_slashes=False,
+        docs_url=None,  # FastAPI's pages come from other hosts: docs.py has one of our own
+        redoc_url=None,
     )
     app.state.settings = settings
     app.state.requests = Requests()

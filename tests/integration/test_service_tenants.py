@@ -19,7 +19,7 @@ from registry.errors import UsageError
 from registry.testing import FakeClock
 from tests.support.service import Service, running, written
 
-OPEN = {"/healthz", "/readyz", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json", "/"}
+OPEN = {"/healthz", "/readyz", "/docs", "/docs/docs.css", "/docs/docs.js", "/openapi.json", "/"}
 """What needs no key: nothing of anybody's stands there."""
 
 
