@@ -128,6 +128,9 @@ class LLM(ABC):
         twin.scope = scope
         return twin
 
+    def warm_up(self) -> None:  # noqa: B027 - nothing to import here
+        """Imports what the first call needs, which may take seconds: it can be called in a thread. Opens nothing."""
+
     async def aclose(self) -> None:  # noqa: B027 - nothing to close here
         """Closes the running loop's client, where there is one."""
 
@@ -148,6 +151,10 @@ class LLM(ABC):
     @abstractmethod
     def open_stream(self, prepared: Prepared) -> AsyncGenerator[StreamChunk, None]:
         """Streams a reply; the last chunk has the result. A stream without a finish reason is an LLMConnectionError."""
+
+    def make_ready(self) -> None:  # noqa: B027 - most need nothing
+        """Makes what a first call needs before it goes to the gate: what takes long there would count as the call's time,
+        and as its way to the provider."""
 
     def learn(self, error: LLMError, prepared: Prepared) -> bool:
         """Whether the error taught something that makes the same request worth one immediate new try."""
@@ -307,6 +314,7 @@ class LLM(ABC):
         return None if self.scope is None else self.scope.recall(self)
 
     async def _reserved(self, request: ChatRequest, tries: Tries) -> Prepared:
+        self.make_ready()
         prepared = self.prepare(request)
         if self.scope is None:
             return prepared

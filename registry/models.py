@@ -200,6 +200,11 @@ class ModelRegistry:
         twin.origin = dict(self.origin)
         return twin
 
+    def warm_up(self) -> None:
+        """Imports what the first calls of all models need; see `LLM.warm_up`."""
+        for llm in self._models.values():
+            llm.warm_up()
+
     async def aclose(self) -> None:
         """Closes the running loop's clients of all models, each once; all are tried, whatever one of them raises."""
         async with AsyncExitStack() as stack:

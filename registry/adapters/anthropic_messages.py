@@ -50,6 +50,7 @@ class AnthropicLLM(SDKAdapter):
     dialect = "anthropic"
     path = "/v1/messages"
     service = "https://api.anthropic.com"
+    sdk = "anthropic"
     defaults: ClassVar[Mapping[str, bool]] = {
         "tool_call": True,
         "tool_choice": True,

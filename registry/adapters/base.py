@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, ClassVar
 
 from registry.clock import SYSTEM_CLOCK, Clock
@@ -47,6 +48,8 @@ class SDKAdapter(LLM):
     limit_name: ClassVar[str] = "max_tokens"
     service: ClassVar[str]
     """The address of the provider's own service."""
+    sdk: ClassVar[str]
+    """The SDK's package."""
 
     def __init__(
         self,
@@ -145,9 +148,20 @@ class SDKAdapter(LLM):
         """Takes in what a refusal teaches: parameters to drop or rename, limits, the server's quirks."""
         return self.lessons.learn(error, prepared)
 
+    def warm_up(self) -> None:
+        """Imports the SDK, its transport and the certificates."""
+        sdk = import_module(self.sdk)
+        sdk.DefaultAioHttpClient  # noqa: B018 - it is imported on first use, too
+        transport_failures()
+        _ssl_context()
+
     async def aclose(self) -> None:
         """Closes the running loop's client; a later call opens a new one."""
         await self._clients.aclose()
+
+    def make_ready(self) -> None:
+        """The running loop's client; the first one imports the SDK."""
+        self._clients.get()
 
     async def send(self, prepared: Prepared) -> Any:
         """One HTTP exchange; the reply as plain JSON."""

@@ -52,6 +52,7 @@ class OpenAIChatLLM(SDKAdapter):
     dialect = "openai_chat"
     path = "/chat/completions"
     service = "https://api.openai.com/v1"
+    sdk = "openai"
     defaults: ClassVar[Mapping[str, bool]] = {
         "tool_call": True,
         "tool_choice": True,

@@ -40,6 +40,7 @@ class OpenAIResponsesLLM(SDKAdapter):
     dialect = "openai_responses"
     path = "/responses"
     service = "https://api.openai.com/v1"
+    sdk = "openai"
     limit_name = "max_output_tokens"
     defaults: ClassVar[Mapping[str, bool]] = {
         "tool_call": True,

@@ -203,3 +203,29 @@ async def test_a_call_costs_at_most_half_of_the_documented_loops_cpu() -> None:
             await cpu(ours), await cpu(theirs)
             ratios = sorted([await cpu(ours) / await cpu(theirs) for _ in range(5)])
     assert ratios[2] < 0.5
+
+
+def test_warmed_up_in_a_thread_the_first_client_imports_nothing() -> None:
+    code = """
+import asyncio, sys, threading
+from registry import AnthropicLLM, ModelRegistry, OpenAIChatLLM, OpenAIResponsesLLM
+
+models = ModelRegistry()
+for kind in (OpenAIChatLLM, OpenAIResponsesLLM, AnthropicLLM):
+    models.register(kind.__name__, kind("m", base_url="http://127.0.0.1:9/v1"))
+thread = threading.Thread(target=models.warm_up)
+thread.start()
+thread.join()
+
+async def first() -> None:
+    for name in models.names():
+        models.get(name)._clients.get()
+    await models.aclose()
+
+before = set(sys.modules)
+asyncio.run(first())
+new = set(sys.modules) - before
+print(sorted(name for name in new if name.startswith(("openai", "anthropic", "httpx", "aiohttp"))))
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
