@@ -29,12 +29,18 @@ SHORTEST = 1.0
 NEARLY = 0.9
 """The share of the highest rate that a longer stretch of the log must show to go before it."""
 RELAXED = 1.1
-"""A learned limit is thought to be this many times too low for every minute without a refusal: others who share the
-key may have gone, or the provider may have raised it."""
-SLOWEST = 16 * MINUTE
-"""Seconds for a step of a limit that was confirmed again and again."""
+"""A learned limit is thought to be this many times too low for every `PATIENCE` of its times without a refusal: others
+who share the key may have gone, the provider may have raised it, or the calls from which it was learned were long on
+their way, so that its time was taken for longer than it is."""
+PATIENCE = 10
+"""So many times a limit's time, but at most a minute, pass between two steps: a limit of a second is tried soon, since
+a call that is refused by it loses little."""
+SLOWER = 16
+"""How many times slower the steps of a limit become that was confirmed again and again."""
 RELAXED_ENOUGH = 2.0
-"""A limit relaxed this far is given up."""
+"""A limit is relaxed no further than this, and given up after `FORGOTTEN`."""
+FORGOTTEN = 8 * MINUTE
+"""Seconds after which a limit that nobody met is thought to be none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,26 +175,41 @@ def learn_rate(accepted: Sequence[Start], back_at: float, measure: Measure) -> R
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """A rate, when it was learned, and the seconds after which it is relaxed by a step."""
+    """A rate, when it was learned, and the seconds after which it is relaxed by a step; 0: as suits its time."""
 
     rate: Rate
     at: float
-    every: float = MINUTE
+    every: float = 0.0
 
     def now(self, now: float) -> Rate | None:
-        """The rate, relaxed by the time that passed; None once it is relaxed enough."""
-        factor = relaxation(now - self.at, self.every)
-        return None if factor >= RELAXED_ENOUGH else replace(self.rate, seconds=self.rate.seconds / factor)
+        """The rate, relaxed by the time that passed; None once it is forgotten."""
+        passed = now - self.at
+        factor = relaxation(passed, self._every)
+        if factor < RELAXED_ENOUGH:
+            return self._relaxed(factor)
+        return None if passed >= FORGOTTEN else self._relaxed(RELAXED_ENOUGH)
 
-    def explains(self, starts: Starts, refused: Start, now: float) -> bool:
-        """Whether a refusal only shows that the rate was relaxed too far."""
-        current = self.now(now)
-        relaxed = current is None or current.seconds < self.rate.seconds
-        return relaxed and self.rate.free_at(starts, refused.tokens) > refused.at
+    def confirmed(self, starts: Starts, refused: Start, now: float) -> Learned | None:
+        """What is left of it where a refusal only shows that it was relaxed too far: the rate of the step before, or
+        else the rate as it was, to be relaxed more slowly. None: it was too high from the beginning."""
+        factor = min(relaxation(now - self.at, self._every), RELAXED_ENOUGH)
+        if factor > 1.0:
+            slower = min(2 * self._every, SLOWER * _patience(self.rate))
+            for rate in (self._relaxed(max(1.0, factor / RELAXED)), self.rate):
+                if rate.free_at(starts, refused.tokens) > refused.at:
+                    return Learned(rate, now, slower)
+        return None
 
-    def confirmed(self, now: float) -> Learned:
-        """The rate as it was, to be relaxed more slowly."""
-        return Learned(self.rate, now, min(2 * self.every, SLOWEST))
+    @property
+    def _every(self) -> float:
+        return self.every or _patience(self.rate)
+
+    def _relaxed(self, factor: float) -> Rate:
+        return replace(self.rate, seconds=self.rate.seconds / factor)
+
+
+def _patience(rate: Rate) -> float:
+    return min(MINUTE, PATIENCE * max(SHORTEST, rate.seconds))
 
 
 def relaxation(seconds: float, every: float = MINUTE) -> float:

@@ -220,8 +220,8 @@ class Traffic:
         if isinstance(error, RateLimitError) and not crowded:
             measure = "tokens" if _TOKENS.search(str(error)) else "requests"
             known = self._learned.get(measure)
-            if known is not None and known.explains(self.starts, start, now):
-                self._learned[measure], measure = known.confirmed(now), None
+            if known is not None and (left := known.confirmed(self.starts, start, now)) is not None:
+                self._learned[measure], measure = left, None
         return Hold(
             again(error),
             until=now + wait + jitter,

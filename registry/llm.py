@@ -152,10 +152,6 @@ class LLM(ABC):
     def open_stream(self, prepared: Prepared) -> AsyncGenerator[StreamChunk, None]:
         """Streams a reply; the last chunk has the result. A stream without a finish reason is an LLMConnectionError."""
 
-    def make_ready(self) -> None:  # noqa: B027 - most need nothing
-        """Makes what a first call needs before it goes to the gate: what takes long there would count as the call's time,
-        and as its way to the provider."""
-
     def learn(self, error: LLMError, prepared: Prepared) -> bool:
         """Whether the error taught something that makes the same request worth one immediate new try."""
         return False
@@ -314,7 +310,6 @@ class LLM(ABC):
         return None if self.scope is None else self.scope.recall(self)
 
     async def _reserved(self, request: ChatRequest, tries: Tries) -> Prepared:
-        self.make_ready()
         prepared = self.prepare(request)
         if self.scope is None:
             return prepared

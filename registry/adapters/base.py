@@ -159,10 +159,6 @@ class SDKAdapter(LLM):
         """Closes the running loop's client; a later call opens a new one."""
         await self._clients.aclose()
 
-    def make_ready(self) -> None:
-        """The running loop's client; the first one imports the SDK."""
-        self._clients.get()
-
     async def send(self, prepared: Prepared) -> Any:
         """One HTTP exchange; the reply as plain JSON."""
         response = await self._post(prepared, stream=False)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from registry.errors import LLMConnectionError, OverloadedError, RateLimitError
 from registry.gate import ProviderGate
-from registry.gate_limits import Limits
+from registry.gate_limits import MINUTE, PATIENCE, Limits
 from registry.gate_rules import SPACING
 from registry.llm_types import ChatRequest
 from registry.messages import LLMResult, Message, Usage
@@ -207,8 +207,9 @@ def test_after_the_first_refusal_there_is_no_other(
         return
     first = server.refused[0]
     others = [refused for refused in server.refused if refused > first + SPACING]
-    assert all(refused > first + 60.0 for refused in others)  # what was learned is tried again, ever more rarely
-    assert len(others) <= 2 + took / 240
+    patience = min(MINUTE, PATIENCE * seconds)
+    assert all(refused > first + patience for refused in others)  # what was learned is tried again, ever more rarely
+    assert len(others) <= 2 + took / (4 * patience)
     later = [start for start in server.starts if start > first + SPACING]
     if not later:  # all others were cancelled
         return

@@ -23,6 +23,7 @@ from typing import Any
 import aiohttp
 
 from tests.fakes import ProviderFake, brain
+from tests.fakes.checks_chat import known_parameters
 from tests.fakes.view import Reply, View, as_reply
 from tests.support.rate_limit import Window
 
@@ -245,6 +246,7 @@ async def _provide(limit: int, latency: float) -> None:
             return Reply(status=429, error="slow down", headers={"retry-after-ms": str(int(1_000 * wait) + 1)})
         return replace(as_reply(brain(view)), delay=latency)
 
+    known_parameters()  # imports the SDK: not while the first calls wait for their replies
     async with ProviderFake(script) as fake:
         print(fake.port, flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)

@@ -340,13 +340,50 @@ def test_a_refusal_about_tokens_teaches_tokens() -> None:
 
 def test_a_learned_limit_is_relaxed_and_given_up() -> None:
     learned = Learned(Rate(60, 3.0), at=0.0)
-    assert learned.now(59.0) == Rate(60, 3.0)
-    relaxed = learned.now(61.0)
-    assert relaxed is not None
-    assert relaxed.seconds == pytest.approx(3.0 / 1.1)
-    assert learned.now(60.0 * 8) is None
-    slower = learned.confirmed(100.0)
-    assert slower.now(219.0) == Rate(60, 3.0)
+    assert learned.now(29.0) == Rate(60, 3.0)
+    assert seconds_of(learned, 31.0) == pytest.approx(3.0 / 1.1)
+    assert seconds_of(learned, 479.0) == 1.5
+    assert learned.now(481.0) is None
+
+
+@pytest.mark.parametrize(("seconds", "every"), [(0.0, 10.0), (1.0, 10.0), (3.0, 30.0), (60.0, 60.0)])
+def test_a_short_limit_is_tried_sooner(seconds: float, every: float) -> None:
+    learned = Learned(Rate(60, seconds), at=0.0)
+    assert learned.now(every - 0.1) == Rate(60, seconds)
+    assert seconds_of(learned, every + 0.1) == seconds / 1.1
+
+
+def test_a_limit_that_was_relaxed_too_far_goes_a_step_back() -> None:
+    learned = Learned(Rate(2, 3.0), at=0.0)
+    for number in range(8):  # ever more slowly, up to 16 times
+        every = 30.0 * min(2**number, 16)
+        assert learned.now(learned.at + every - 1) == learned.rate
+        now = learned.at + 2 * every + 1  # two steps
+        sent = starts_at(now - 2.48, now - 2.0)  # it is free after 2.48 s, not yet after two steps: one was right
+        left = learned.confirmed(sent, Start(now, 1, 0), now)
+        assert left is not None
+        assert (left.at, left.rate.seconds) == (now, pytest.approx(learned.rate.seconds / 1.1))
+        learned = Learned(Rate(2, 3.0), left.at, left.every)
+
+
+def test_a_refusal_that_the_limit_as_it_was_would_have_met_too_is_another_limit() -> None:
+    learned = Learned(Rate(2, 3.0), at=0.0)
+    relaxed, sent = 31.0, starts_at(27.0, 30.0)
+    assert learned.confirmed(sent, Start(relaxed, 1, 0), relaxed) is None
+    assert learned.confirmed(starts_at(19.0, 19.5), Start(20.0, 1, 0), 20.0) is None  # it was not relaxed yet
+
+
+def seconds_of(learned: Learned, now: float) -> float:
+    rate = learned.now(now)
+    assert rate is not None
+    return rate.seconds
+
+
+def starts_at(*times: float) -> Starts:
+    starts = Starts()
+    for at in times:
+        starts.add(Start(at, 1, 0))
+    return starts
 
 
 def test_a_refusal_about_concurrency_limits_the_calls_in_flight_not_the_rate() -> None:
