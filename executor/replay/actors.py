@@ -1,0 +1,290 @@
+"""The stand-ins of a replay: models that give the log's replies, tools that are never run, a time that stands."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, TypeVar
+
+from executor.dag import DAGExecutor
+from executor.job_time import JobTime
+from executor.log.memory import MemoryLog
+from executor.reservations import FINAL_ROLE, Reservations
+from executor.results import StepOutcome
+from executor.step_prompt import StepBrief
+from executor.step_runner import AgentRunner, Emit
+from registry import errors
+from registry.clock import Clock
+from registry.context import caller
+from registry.errors import BadRequestError, BudgetExceededError, LLMError
+from registry.llm import LLM
+from registry.llm_types import ChatRequest, Prepared
+from registry.messages import Event, LLMResult, StreamChunk
+from registry.metering import Meter
+from registry.models import ModelRegistry
+from registry.retry import Tries
+from registry.tools import Tool, ToolRegistry
+
+from .script import Reply
+from .stage import Stage
+
+T = TypeVar("T")
+
+_MECHANISM = re.compile(r"\b(tools?|functions?|tool_choice|tool use|thinking)\b|response_format|json", re.IGNORECASE)
+"""A refusal of the way it was asked, which the caller answers by another one; others are answered by the same call
+without what was refused."""
+
+
+class StandingClock:
+    """The time at which the job started; a wait is over at once."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def time(self) -> float:
+        """Seconds since the epoch, UTC."""
+        return self.now
+
+    def monotonic(self) -> float:
+        """Always the same."""
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        """Lets others run once."""
+        await asyncio.sleep(0)
+
+
+# Models
+
+
+class RecordedLLM(LLM):
+    """A model whose replies stand in the log: it has no provider and sends nothing."""
+
+    dialect: ClassVar[str] = "recorded"
+
+    def __init__(self, name: str, model_id: str, told: Mapping[str, Any], stage: Stage, clock: Clock) -> None:
+        super().__init__(
+            model_id,
+            abilities=dict.fromkeys(told["abilities"], True),
+            context_size=told["context_size"],
+            max_output_tokens=told["max_output_tokens"],
+            clock=clock,
+            name=name,
+        )
+        self._stage = stage
+
+    def prepare(self, request: ChatRequest) -> Prepared:
+        """Nothing to send."""
+        return Prepared(request, b"")
+
+    async def send(self, prepared: Prepared) -> Reply:
+        """The recorded reply; a recorded error is raised."""
+        reply = await self._stage.reply(self.name)
+        if reply.abandoned:
+            await asyncio.get_running_loop().create_future()  # whoever gave it up gives it up again
+        if reply.error is not None:
+            raise self._refused(reply)
+        return reply
+
+    def parse(self, reply: Any, prepared: Prepared) -> LLMResult:
+        """The result as it was."""
+        result: LLMResult = reply.result
+        return result
+
+    async def open_stream(self, prepared: Prepared) -> AsyncGenerator[StreamChunk, None]:
+        """The recorded text in one piece. One that was given up on its way had begun."""
+        reply = await self._stage.reply(self.name)
+        if reply.abandoned:
+            yield StreamChunk("…")
+            await asyncio.get_running_loop().create_future()
+        if reply.error is not None:
+            raise self._refused(reply)
+        result = self.parse(reply, prepared)
+        yield StreamChunk(result.message.content, result.message.reasoning or "")
+        yield StreamChunk(result=result)
+
+    def _refused(self, reply: Reply) -> LLMError:
+        assert reply.error is not None
+        if reply.error[0] == BudgetExceededError.code and caller().role == FINAL_ROLE:
+            self._stage.answer_refused = True
+        return error_of(*reply.error)
+
+    def _next_try(self, error: LLMError, request: ChatRequest, tries: Tries) -> float:
+        """Whether there is another try stands in the log."""
+        following = self._stage.next_reply()
+        if following is not None and following.model == self.name:
+            if following.attempt == tries.attempt + 1:
+                tries.attempt += 1
+                return 0.0
+            learned = isinstance(error, BadRequestError) and not _MECHANISM.search(str(error))
+            if learned and following.attempt == tries.attempt:
+                return 0.0
+        raise error
+
+
+def error_of(code: str, message: str) -> LLMError:
+    """The error of a code."""
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, LLMError)]
+    for kind in kinds:
+        if kind.code == code:
+            return kind(message)
+    return LLMError(message)
+
+
+def recorded_models(opening: Mapping[str, Any], stage: Stage, clock: Clock) -> ModelRegistry:
+    """The job's registry, of models that give what the log has."""
+    models, told = ModelRegistry(), opening["registry"]
+    for name, model_id in opening["models"].items():
+        llm = RecordedLLM(name, model_id, told[name], stage, clock)
+        models.register(name, llm, told[name]["roles"], told[name]["fallbacks"])
+    return models
+
+
+# Tools
+
+
+def inert_tools(names: Iterable[str], known: ToolRegistry, stage: Stage) -> ToolRegistry:
+    """The job's tools, none of which does anything. Of those that this machine has, what they declare holds."""
+    return ToolRegistry(_inert(name, known.get(name) if name in known else None, stage) for name in names)
+
+
+def _inert(name: str, tool: Tool | None, stage: Stage) -> Tool:
+    async def run(**arguments: Any) -> None:
+        await stage.called(name, caller().call_id)
+
+    if tool is None:
+        return Tool(name, "a tool of the job's", {"type": "object"}, run)
+    return replace(tool, run=run, function=None, context="", verify=None)
+
+
+# Plans
+
+
+class Conducted:
+    """Runs steps by their records, and lets each of them wait and end when it is its turn in the log."""
+
+    def __init__(self, agents: AgentRunner, stage: Stage, executor: Conductor) -> None:
+        self._agents, self._stage, self._executor = agents, stage, executor
+
+    def model_of(self, step: Any) -> str | None:
+        """The name of the model that does the step."""
+        return self._agents.model_of(step)
+
+    async def run_step(self, brief: StepBrief, emit: Emit | None, meter: Meter) -> StepOutcome:
+        """One attempt, which ends when the log says so."""
+        try:
+            return await self._agents.run_step(brief, emit, meter)
+        finally:
+            if not _cancelling():
+                await self._turns(brief.step.id)
+
+    async def _turns(self, step_id: str) -> None:
+        """The step's waits for humans, and its end, in their turn."""
+        while await self._stage.my_turn(step_id) == "waiting":
+            async with self._executor.parked(step_id):
+                await self._stage.my_turn(step_id)
+
+
+def _cancelling() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+class Conductor(DAGExecutor):
+    """Runs a plan as the log says."""
+
+    stage: Stage
+
+    @classmethod
+    def on(cls, stage: Stage) -> Callable[..., DAGExecutor]:
+        """A maker of executors that follow the stage."""
+
+        def make(*args: Any, **kwargs: Any) -> Conductor:
+            made = cls(*args, **kwargs)
+            made.stage = stage
+            made.runner = Conducted(made._agents, stage, made)
+            stage.plans = made
+            return made
+
+        return make
+
+    def expire(self, step_id: str, seconds: float) -> None:
+        """The step's time is over."""
+        if self._execution is not None and step_id in self._execution.tasks:
+            self._execution.tasks[step_id].expire(seconds)
+
+
+# Time, budget, log
+
+
+class RecordedTime(JobTime):
+    """A time that nothing limits until the log says that it was over."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(None, clock)
+        self._words = ""
+
+    def expire(self, words: str) -> None:
+        """The job's time is over."""
+        self._words = words
+        if self._limit is not None:
+            self._limit.reschedule(asyncio.get_running_loop().time())
+
+    async def _within(self, kept: float, work: Callable[[], Awaitable[T]]) -> T:
+        try:
+            async with asyncio.timeout(None) as self._limit:
+                return await work()
+        except TimeoutError:
+            if self._limit is None or not self._limit.expired():
+                raise
+            raise BudgetExceededError(self._words) from None
+        finally:
+            self._limit = None
+
+
+class RecordedBudget(Reservations):
+    """A budget that refuses what the log says it refused."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._open = set()
+        self._answer_refused = False
+
+    @property
+    def answer_refused(self) -> bool:
+        """Whether the budget had no call for the answer."""
+        return self._answer_refused or self._stage.answer_refused
+
+    @answer_refused.setter
+    def answer_refused(self, refused: bool) -> None:
+        self._answer_refused = refused
+
+    async def reserve(self, llm: LLM, prepared: Prepared) -> Prepared:
+        """Lets every call through: what was refused, the models know."""
+        return prepared
+
+    def answer_bytes(self, llm: LLM) -> int | None:
+        """None, or 0 where the job did not even ask for an answer."""
+        return 0 if self._stage.answer_is_refused() else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Nothing is counted."""
+        return {}
+
+
+class RecordedLog(MemoryLog):
+    """A log that a stage hears. Its history is the recorded one, which holds what agents did."""
+
+    def __init__(self, job_id: str, stage: Stage, clock: Clock) -> None:
+        super().__init__(job_id, clock=clock)
+        self._stage = stage
+
+    async def history(self) -> tuple[Event, ...]:
+        """The recorded history."""
+        return self._stage.script.events
+
+    def _keep(self, event: Event) -> None:
+        super()._keep(event)
+        self._stage.heard(event)

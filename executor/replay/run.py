@@ -1,0 +1,129 @@
+"""`replay`: a job once more, from its log alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from agent.past import AgentPast
+from executor.job import JobRunner
+from executor.job_state import JobState
+from executor.job_types import Job, JobRequest
+from executor.results import StepResult
+from planner.plan import Plan
+from registry.errors import UsageError
+from registry.messages import Event, Message
+from registry.tools import ToolRegistry
+
+from .actors import (
+    Conductor,
+    RecordedBudget,
+    RecordedLog,
+    RecordedTime,
+    StandingClock,
+    inert_tools,
+    recorded_models,
+)
+from .calls import differing_calls
+from .described import options_of
+from .script import Script
+from .stage import Departure, Stage
+
+
+class NotReplayableError(UsageError):
+    """The job can't be replayed."""
+
+    code: ClassVar[str] = "not_replayable"
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What became of a replay. `departures` are in the log's order; without any it went the same way."""
+
+    job_id: str
+    departures: tuple[Departure, ...]
+    job: Job | None = None
+
+    @property
+    def same(self) -> bool:
+        """Whether plans, statuses and answers are those of the log."""
+        return not self.departures
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as plain JSON data."""
+        return {"job": self.job_id, "same": self.same, "departures": [one.to_json() for one in self.departures]}
+
+
+async def replay(events: Sequence[Event], tools: ToolRegistry | Iterable[Any] = ()) -> Replay:
+    """Runs an ended job again from all events of its log, internal channels included, and says where it departs.
+
+    No model is called, no tool or hook is run, nothing is stored; of `tools` only what they declare is looked at.
+    Replies, results of tools, what was said to the job, and what cut it off are those of the log, at the same places.
+    What is asked for and not in the log is a departure: the replay ends there. Raises NotReplayableError for a log that
+    does not go from a job's start to its end, or that an earlier version wrote.
+    """
+    try:
+        script = Script(events)
+    except (ValueError, KeyError, TypeError) as error:
+        raise NotReplayableError(f"the log can't be read: {error}") from None
+    if "registry" not in script.opening:
+        raise NotReplayableError("the log was written by an earlier version: it does not say which models there were")
+    known = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
+    options = options_of(script.opening["options"])
+    stage = Stage(script, options.run.step_timeout)
+    state = _state(script, stage, inert_tools(script.opening["tools"], known, stage))
+    runner = stage.runner = JobRunner(state)
+    if script.single:
+        stage.speak_alone()
+    job = await _run(runner, stage)
+    departures = [*stage.departures, *differing_calls(script, state.tools)]
+    return Replay(script.job_id, tuple(sorted(departures, key=lambda one: one.seq or len(events) + 1)), job)
+
+
+def _state(script: Script, stage: Stage, tools: ToolRegistry) -> JobState:
+    """The job, on stand-ins for everything outside of it."""
+    opening, clock = script.opening, StandingClock(script.started_at)
+    options = options_of(opening["options"])
+    options = replace(options, run=replace(options.run, step_timeout=None))
+    state = JobState(
+        _request(script),
+        recorded_models(opening, stage, clock),
+        tools,
+        log=RecordedLog(script.job_id, stage, clock),
+        options=options,
+        clock=clock,
+    )
+    state.ledger.reservations = RecordedBudget(stage)
+    state.ledger.cut_by_budget = script.cut_by_budget
+    state.time = state.writer.time = RecordedTime(clock)
+    stage.expire_job = state.time.expire
+    state.services = replace(state.services, past=AgentPast.read(script.of_agents()), marker=opening["marker"])
+    state.new_executor = Conductor.on(stage)
+    return state
+
+
+def _request(script: Script) -> JobRequest:
+    opening = script.opening
+    kept = (StepResult.from_json(one) for one in script.kept)
+    return JobRequest(
+        opening["goal"],
+        None if script.plan is None else Plan.from_json(script.plan),
+        opening["mode"],
+        tuple(Message.from_json(message) for message in opening["history"]),
+        opening["answer_mode"],
+        plan_only=opening["plan_only"],
+        kept={result.id: result for result in kept},
+        domain=opening["domain"],
+    )
+
+
+async def _run(runner: JobRunner, stage: Stage) -> Job:
+    """The job to its end, with somebody beside it who does what the script says."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(stage.follow(), name="replay")
+        try:
+            return await runner.run()
+        finally:
+            stage.over()

@@ -1,0 +1,264 @@
+"""A job's log read as a script: what came to the job from outside, and what it told of itself, in order."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from executor.schedule_types import ENDED, Abort
+from registry.errors import AbandonedError
+from registry.messages import Event, LLMResult
+
+Place: TypeAlias = tuple[str | None, int, int, str, str | None]
+"""Step, round, attempt, role and call of a model call."""
+AGENT_ROLES = ("step", "agent")
+ASIDE = ("compaction", "selection")
+"""Roles in which agents call models beside their own turns."""
+IN_AGENTS = (*AGENT_ROLES, *ASIDE, "tool")
+"""Roles of calls that a single agent makes by itself."""
+PIPELINE = {
+    "route": ("mode", "domain_hint"),
+    "phase": ("phase", "reasoning"),
+    "plan": ("steps", "round", "kept"),
+    "plan_diff": ("kept", "replaced", "added", "dropped"),
+    "step_progress": ("status", "result", "error", "error_code", "root_cause", "model", "attempts"),
+    "verdict": ("achieved", "confidence", "reasoning", "final_answer"),
+    "inject": ("content",),
+    "budget": ("reason",),
+    "done": ("status", "answer", "error_code"),
+}
+"""What the pipeline tells of itself, and the fields that a replay must bring again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a try of a model call came to: a result or an error (its code and text). `model` is a registered name."""
+
+    seq: int
+    place: Place
+    model: str
+    attempt: int
+    result: LLMResult | None
+    error: tuple[str, str] | None
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether it was cancelled on its way."""
+        return self.error is not None and self.error[0] == AbandonedError.code
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One entry of the script. `told`: the pipeline's own word, `reply`: a reply to one of its calls, `letter`: what
+    was said to the job, `abort`: its work was cut off."""
+
+    kind: Literal["told", "reply", "letter", "abort"]
+    seq: int
+    channel: str = ""
+    step_id: str | None = None
+    payload: Mapping[str, Any] | None = None
+    reply: Reply | None = None
+
+    def same(self, other: Item) -> bool:
+        """Whether two words of the pipeline agree in all that counts."""
+        return not self.differences(other) and (self.channel, self.step_id) == (other.channel, other.step_id)
+
+    def differences(self, other: Item) -> tuple[str, ...]:
+        """The fields in which they don't."""
+        mine, others = self.payload or {}, other.payload or {}
+        return tuple(name for name in PIPELINE.get(self.channel, ()) if mine.get(name) != others.get(name))
+
+    def ends(self, step_id: str) -> bool:
+        """Whether this is the end of a step that ran."""
+        return self.is_progress(step_id) and (self.payload or {}).get("status") in ENDED
+
+    def is_progress(self, step_id: str) -> bool:
+        """Whether this is a change of a step's status."""
+        return self.kind == "told" and self.channel == "step_progress" and self.step_id == step_id
+
+
+class Script:
+    """What a log says. `items` is the order of the pipeline, `replies` holds all replies by place, `opening` is the
+    payload of `job_started`, `ending` that of `done`. `plan` is the one that was given, `kept` the results that came
+    with it. Raises ValueError for a log that is not that of an ended job."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        if not events or events[0].channel != "job_started" or events[-1].channel != "done":
+            raise ValueError("the log does not go from the start of a job to its end")
+        self.events = tuple(events)
+        self.job_id, self.started_at = events[0].job_id, events[0].ts
+        self.opening, self.ending = events[0].payload, events[-1].payload
+        self.plan: Mapping[str, Any] | None = None
+        self.kept: list[Mapping[str, Any]] = []
+        self.replies: dict[Place, deque[Reply]] = defaultdict(deque)
+        self.cut_off: set[tuple[int, str]] = set()
+        self.items: list[Item] = []
+        self._status: dict[str, str] = {}
+        self._round, self._mode = 1, str(self.opening["mode"])
+        self._read(events[1:])
+        self.items = self._with_abort(self.items)
+
+    @property
+    def single(self) -> bool:
+        """Whether one agent did it all."""
+        return self._mode == "react"
+
+    @property
+    def aborted(self) -> bool:
+        """Whether the job's work was cut off from outside."""
+        return any(item.kind == "abort" for item in self.items)
+
+    @property
+    def cut_by_budget(self) -> bool:
+        """Whether a reply was cut by a limit that the budget set."""
+        lowered = {
+            (event.step_id, event.payload.get("role"))
+            for event in self.events
+            if event.channel == "budget" and event.payload["reason"] == "lowered"
+        }
+        given = (reply for replies in self.replies.values() for reply in replies)
+        cut = (reply for reply in given if reply.result is not None and reply.result.finish_reason == "length")
+        return any((reply.place[0], reply.place[3]) in lowered for reply in cut)
+
+    def of_agents(self) -> list[Event]:
+        """The events without the messages that a single agent's job took in by itself."""
+        return [
+            event
+            for at, event in enumerate(self.events)
+            if event.channel != "inject" or event.step_id is not None or not self._of_a_round(self.events, at)
+        ]
+
+    # Reading
+
+    def _read(self, events: Sequence[Event]) -> None:
+        for at, event in enumerate(events):
+            told = event.payload
+            match event.channel:
+                case "turn":
+                    self._turn(event)
+                case "fallback" if event.step_id is None:
+                    self._unsent(event)
+                case "note" if told.get("kind") == "letter":
+                    self.items.append(Item("letter", event.seq, str(told["letter"]), payload=told["said"]))
+                case "budget":
+                    self._budget(event)
+                case "inject":
+                    if event.step_id is None and (not self.single or self._of_a_round(events, at)):
+                        self._tell(event)
+                case "step_progress":
+                    self._progress(event)
+                case "plan" if at == 0:
+                    self.plan = told
+                case "phase" if told.get("phase") == "selecting_tools":
+                    pass
+                case channel if channel in PIPELINE:
+                    self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        if event.channel == "plan":
+            self._round = event.payload["round"]
+        elif event.channel == "route":
+            self._mode = event.payload["mode"]
+        self.items.append(told_item(event))
+
+    def _progress(self, event: Event) -> None:
+        told, step = event.payload, event.step_id or ""
+        if told.get("kept"):
+            self.kept.append({**told, "id": step, "output": told.get("result"), "elapsed": told.get("duration") or 0.0})
+            return
+        ran = self._status.get(step) in ("running", "waiting")
+        if ran and (told["status"] == "cancelled" or told.get("error_code") == "timeout"):
+            self.cut_off.add((self._round, step))
+        self._status[step] = told["status"]
+        self._tell(event)
+
+    def _turn(self, event: Event) -> None:
+        told = event.payload
+        place = event.step_id, told.get("round", 1), told["step_attempt"], told["role"], told["call_id"]
+        result = None if told["result"] is None else LLMResult.from_json(told["result"])
+        error = None if told["error"] is None else (told["error"]["code"], told["error"]["message"])
+        self._reply(Reply(event.seq, place, told["model"], told["attempt"], result, error))
+
+    def _reply(self, reply: Reply) -> None:
+        self.replies[reply.place].append(reply)
+        step, _, _, role, call = reply.place
+        if step is None and call is None and role not in (IN_AGENTS if self.single else AGENT_ROLES):
+            self.items.append(Item("reply", reply.seq, reply=reply))
+
+    def _unsent(self, event: Event) -> None:
+        """A change of model without a try before it: the call never left the house."""
+        told = event.payload
+        place: Place = (None, 1, 1, told["where"], None)
+        known = self.replies[place]
+        if told["where"] not in AGENT_ROLES and not (known and known[-1].error and known[-1].model == told["from"]):
+            self._reply(Reply(event.seq, place, told["from"], 1, None, (told["error"], "")))
+
+    def _budget(self, event: Event) -> None:
+        """A call that the budget refused; for the answer the job did not even ask."""
+        told = event.payload
+        if told["reason"] != "refused" or event.step_id is not None or told.get("role") in AGENT_ROLES:
+            return
+        if told.get("final"):
+            self._tell(event)
+        else:
+            error = ("budget_exceeded", str(self.ending.get("error") or ""))
+            self._reply(Reply(event.seq, (None, 1, 1, told["role"], None), told["model"], 1, None, error))
+
+    @staticmethod
+    def _of_a_round(events: Sequence[Event], at: int) -> bool:
+        """Whether the job itself took a message in, not the agent that works for it."""
+        return at > 0 and events[at - 1].channel == "note" and events[at - 1].payload.get("kind") == "round"
+
+    # Where the work was cut off
+
+    def _with_abort(self, items: list[Item]) -> list[Item]:
+        """The script with the place at which the work as a whole was cancelled, if it was."""
+        code, error = self.ending.get("error_code"), str(self.ending.get("error") or "")
+        cancelled = self.ending["status"] == "cancelled" and code == "cancelled"
+        late = code == "budget_exceeded" and "seconds is used up" in error
+        if not cancelled and not late and code != "interrupted":
+            return items
+        at = next((at for at, item in enumerate(items) if _of_an_abort(item)), None)
+        if at is None:
+            at = self._before_the_answer(items) if late else len(items) - 1
+        return [
+            *items[:at],
+            Item("abort", items[at].seq, "time" if late else str(code), payload=self.ending),
+            *items[at:],
+        ]
+
+    def _before_the_answer(self, items: list[Item]) -> int:
+        """Where the time was over: before what was still written, unless that is what it was over in."""
+        phases = [at for at, item in enumerate(items) if item.channel == "phase"]
+        last = phases[-1] if phases else 0
+        if not phases or (items[last].payload or {}).get("phase") != "synthesizing":
+            return len(items) - 1
+        after = items[last + 1 :]
+        broken = any(item.reply is not None and item.reply.abandoned for item in after)
+        return len(items) - 1 if broken else last
+
+
+def told_item(event: Event) -> Item:
+    """A word of the pipeline as an entry of the script."""
+    return Item("told", event.seq, event.channel, event.step_id, event.payload)
+
+
+def of_the_pipeline(event: Event) -> bool:
+    """Whether an event of a replay belongs to what is compared."""
+    told = event.payload
+    if event.channel == "phase":
+        return told.get("phase") != "selecting_tools"
+    if event.channel == "budget":
+        return bool(told.get("final"))
+    if event.channel == "inject":
+        return event.step_id is None
+    return event.channel in PIPELINE and not told.get("kept")
+
+
+def _of_an_abort(item: Item) -> bool:
+    told = item.payload or {}
+    if item.channel != "step_progress":
+        return False
+    return told.get("error") == Abort().reason or (told["status"] == "cancelled" and told.get("error") == "Cancelled")

@@ -1,0 +1,367 @@
+"""What happens to a replayed job: it gets from outside exactly what the log says, in that order, and is compared."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from executor.letters import act
+from registry.context import Caller, caller
+from registry.errors import DagwrightError
+from registry.messages import Event
+from registry.text import cut_middle
+
+from .script import AGENT_ROLES, ASIDE, Item, Place, Reply, Script, of_the_pipeline, told_item
+
+if TYPE_CHECKING:
+    from executor.job import JobRunner
+
+QUIET = 200
+"""Turns of the event loop without any news after which a job counts as waiting for us: nothing in it waits for
+anything outside of this process, and no chain of callbacks is nearly as long."""
+SHOWN_CHARS = 500
+"""Characters of a value that a departure shows."""
+
+
+class DepartedError(DagwrightError):
+    """The replay has left the log."""
+
+    code = "departed"
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """Where a replay leaves the log. `kind`: `reply` or `call`, asked for and not in the log; `told`, something else
+    is told than the log has; `missing`, what the log has does not come; `end`, another end. `seq` is the log's event
+    that was due, None at its end. `message` says it in words."""
+
+    kind: Literal["reply", "call", "told", "missing", "end"]
+    message: str
+    seq: int | None = None
+    step_id: str | None = None
+    round: int | None = None
+    attempt: int | None = None
+    role: str | None = None
+    call: str | None = None
+    expected: Any = None
+    found: Any = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The departure as plain JSON data; what does not apply is left out."""
+        told = {name: getattr(self, name) for name in self.__slots__}
+        return {name: value for name, value in told.items() if value is not None}
+
+
+class Plans(Protocol):
+    """The run of a plan, as far as somebody from outside may meddle with it."""
+
+    def expire(self, step_id: str, seconds: float) -> None:
+        """The step's time is over."""
+
+
+class Stage:
+    """Follows a script. The job's stand-ins ask here for what is to come, its log tells here what it told."""
+
+    def __init__(self, script: Script, timeout: float | None) -> None:
+        self.script, self.timeout = script, timeout
+        self.departures: list[Departure] = []
+        self.answer_refused = False
+        self.runner: JobRunner | None = None
+        self.plans: Plans | None = None
+        self.expire_job: Any = None
+        self._at, self._news, self._acted = 0, 0, -1
+        self._said: deque[Item] = deque()
+        self._asked: dict[Place, asyncio.Future[None]] = {}
+        self._held: dict[str, asyncio.Future[str]] = {}
+        self._parked = -1
+        self._over = asyncio.Event()
+        self._blocked: list[str] = []
+
+    # The script's head
+
+    def _head(self) -> Item | None:
+        """What is to come next; what is said to the job is taken out, to be said when it shows."""
+        items = self.script.items
+        while self._at < len(items) and items[self._at].kind == "letter":
+            if not self.script.single:
+                self._said.append(items[self._at])
+            self._at += 1
+        return items[self._at] if self._at < len(items) else None
+
+    def answer_is_refused(self) -> bool:
+        """Whether the budget had no call for the answer."""
+        head = self._head()
+        return head is not None and head.channel == "budget"
+
+    # What the job tells
+
+    def heard(self, event: Event) -> None:
+        """The job's log has a new event."""
+        self._news += 1
+        if of_the_pipeline(event) and not self.departures:
+            self._told(told_item(event))
+
+    def _told(self, found: Item) -> None:
+        head = self._head()
+        if head is None:
+            self._depart("end", f"the log has ended, and {_words(found)} follows", None, found=_shown(found))
+        elif head.kind != "told" or not head.same(found):
+            self._differs(head, found)
+        else:
+            self._at += 1
+            self._after(found)
+            self._advance()
+
+    def _after(self, told: Item) -> None:
+        """What was said meanwhile takes effect before the pipeline goes on to something else."""
+        head = self._head()
+        if self.script.single:
+            if told.channel == "inject":
+                self.speak_alone()
+        elif head is not None and head.kind == "told" and head.channel != "step_progress":
+            self._speak()
+
+    def _differs(self, head: Item, found: Item) -> None:
+        names = head.differences(found) if (head.channel, head.step_id) == (found.channel, found.step_id) else ()
+        what = f" ({', '.join(names)})" if names else ""
+        message = f"the log has {_words(head)}, the replay tells {_words(found)}{what}"
+        expected, told = (
+            ({name: _short(one.get(name)) for name in names} for one in (head.payload or {}, found.payload or {}))
+            if names
+            else (_shown(head), _shown(found))
+        )
+        kind: Literal["end", "told"] = "end" if "done" in (head.channel, found.channel) else "told"
+        self._depart(kind, message, head, step_id=found.step_id, expected=expected, found=told)
+
+    # What the job asks for
+
+    async def reply(self, model: str) -> Reply:
+        """The reply to the call that is being made here and now. Raises DepartedError where the log has none."""
+        self._news += 1
+        who = caller()
+        place: Place = (who.step_id, who.round, who.attempt, who.role, who.call_id)
+        known = self.script.replies.get(place)
+        if known and who.call_id is None and (who.role in AGENT_ROLES or who.role in ASIDE):
+            while known and known[0].result is None:  # what an agent made of an error stands in its own record
+                known.popleft()
+        if not known:
+            return await self._none(who, model)
+        if self._is_next(place):
+            asked = self._asked[place] = asyncio.get_running_loop().create_future()
+            try:
+                self._advance()
+                await asked
+            finally:
+                del self._asked[place]
+        reply = known.popleft()
+        if reply.model != model:
+            self._depart_at(who, "reply", f"the log has a reply of {reply.model!r} there", model, reply.seq)
+            raise DepartedError
+        return reply
+
+    def next_reply(self) -> Reply | None:
+        """The reply after those that were given at the place that is calling."""
+        who = caller()
+        known = self.script.replies.get((who.step_id, who.round, who.attempt, who.role, who.call_id))
+        return known[0] if known else None
+
+    def _is_next(self, place: Place) -> bool:
+        """Whether replies at this place have their turn in the script."""
+        return any(item.reply is not None and item.reply.place == place for item in self.script.items[self._at :])
+
+    async def _none(self, who: Caller, model: str) -> Reply:
+        head = self._head()
+        last = head is None or head.channel == "done"
+        code = self.script.ending.get("error_code")
+        if (
+            who.step_id is None
+            and last
+            and code
+            and not self.script.aborted
+            and self.script.ending["status"] != "completed"
+        ):
+            place: Place = (who.step_id, who.round, who.attempt, who.role, who.call_id)
+            return Reply(0, place, model, 1, None, (str(code), str(self.script.ending.get("error") or "")))
+        await self.nothing(who, "reply", "no reply to it is in the log", model)
+        raise DepartedError
+
+    async def called(self, tool: str, key: str | None) -> None:
+        """A tool would run. Never returns; raises DepartedError unless the work was cut off there."""
+        await self.nothing(caller(), "call", "the log has no such call", tool, key)
+
+    async def nothing(
+        self, who: Caller, kind: Literal["reply", "call"], why: str, name: str, key: str | None = None
+    ) -> None:
+        """What is asked for is not in the log: where the work was cut off, nothing came any more; else it departs."""
+        self._news += 1
+        cut_off = self.script.aborted if who.step_id is None else (who.round, who.step_id) in self.script.cut_off
+        if cut_off:
+            self._blocked.append(f"{who.role} {who.step_id or ''}".strip())
+            await asyncio.get_running_loop().create_future()
+        self._depart_at(who, kind, why, name, None, key)
+        raise DepartedError
+
+    async def my_turn(self, step_id: str) -> str:
+        """Returns when the step's next change of status is due: that status."""
+        self._news += 1
+        held = self._held[step_id] = asyncio.get_running_loop().create_future()
+        try:
+            self._advance()
+            return await held
+        finally:
+            self._held.pop(step_id, None)
+
+    def _advance(self) -> None:
+        """Gives what is due to those who wait for it."""
+        while (head := self._head()) is not None:
+            if head.kind == "reply":
+                assert head.reply is not None
+                asked = self._asked.get(head.reply.place)
+                if asked is None or asked.done():
+                    return
+                self._speak()
+                self._at += 1
+                self._head()
+                self._speak()  # said while the reply was on its way
+                asked.set_result(None)
+                return
+            held = self._held.get(head.step_id or "") if head.channel == "step_progress" else None
+            if held is not None and not held.done() and not self._is_cut_off(head) and self._parked != self._at:
+                status = str((head.payload or {})["status"])
+                self._parked = self._at if status == "waiting" else -1  # next it hears how it goes on
+                held.set_result(str(status))
+            return
+
+    def _is_cut_off(self, item: Item) -> bool:
+        told = item.payload or {}
+        return told.get("status") == "cancelled" or told.get("error_code") == "timeout"
+
+    # What comes from outside
+
+    async def follow(self) -> None:
+        """Does what the script says whenever the job waits for it; until `over`."""
+        quiet = seen = 0
+        while not self._over.is_set():
+            await asyncio.sleep(0)
+            if self._news != seen:
+                seen, quiet = self._news, 0
+            elif (quiet := quiet + 1) >= QUIET:
+                quiet = 0
+                self._act()
+
+    def over(self) -> None:
+        """The job has ended. What the log has beyond is a departure."""
+        self._over.set()
+        head = self._head()
+        if head is not None and not self.departures:
+            self._depart("missing", f"the job ended before {_words(head)}", head, expected=_shown(head))
+
+    def _act(self) -> None:
+        if self.departures:
+            return
+        head, runner = self._head(), self.runner
+        if head is not None and head.kind == "told" and self._said:
+            self._speak(1)
+        elif head is None:
+            self._depart("end", "the log has ended, and the job goes on", None)
+        elif self._acted == self._at:
+            self._depart("missing", f"{_words(head)} does not come{self._waiting()}", head, expected=_shown(head))
+        elif head.kind == "abort":
+            self._at += 1
+            self._abort(head)
+        elif head.channel == "step_progress" and (head.payload or {}).get("error_code") == "timeout":
+            self._acted = self._at
+            assert self.plans is not None
+            self.plans.expire(head.step_id or "", self.timeout or 0.0)
+        else:
+            self._acted = self._at
+        assert runner is not None
+
+    def _waiting(self) -> str:
+        names = [*(place[3] for place in self._asked), *self._held, *self._blocked]
+        return f"; waiting: {', '.join(names)}" if names else ""
+
+    def _abort(self, item: Item) -> None:
+        if item.channel == "time":
+            self.expire_job(str((item.payload or {}).get("error")))
+        elif self.runner is not None:
+            self.runner.cancel()
+
+    def speak_alone(self) -> None:
+        """To a single agent's job: at its start, and after each message that the job itself took in, what it heard
+        next. What its agent heard meanwhile stands in the agent's own record."""
+        rest = self.script.items[self._at :]
+        heard = next((str((item.payload or {}).get("content")) for item in rest if item.channel == "inject"), None)
+        for item in rest:
+            said = item.payload or {}
+            if item.kind != "letter":
+                if item.channel == "inject":
+                    return
+            elif (
+                item.channel == "message" and heard is not None and said["text"].strip() in heard
+            ) or item.channel == "stop":
+                self._act_on(item)
+
+    def _speak(self, most: int | None = None) -> None:
+        while self._said and most != 0:
+            self._act_on(self._said.popleft())
+            most = None if most is None else most - 1
+
+    def _act_on(self, letter: Item) -> None:
+        self._news += 1
+        if self.runner is not None and letter.channel not in ("cancel", "decide"):
+            with suppress(DagwrightError, KeyError):  # it came too late in the job, too
+                act(self.runner, letter.channel, letter.payload or {})
+
+    # Departures
+
+    def _depart_at(
+        self, who: Caller, kind: Literal["reply", "call"], why: str, name: str, seq: int | None, key: str | None = None
+    ) -> None:
+        where = f"step {who.step_id}, " if who.step_id is not None else ""
+        what = f"a call of the tool {name!r}" if kind == "call" else f"a reply of {name!r}"
+        head = self._head()
+        told = Departure(
+            kind, f"{where}round {who.round}, attempt {who.attempt}, role {who.role}: {what} is asked for; {why}",
+            seq if seq is not None or head is None else head.seq, who.step_id, who.round, who.attempt, who.role,
+            key or who.call_id or (name if kind == "call" else None),
+        )  # fmt: skip
+        self._departed(told)
+
+    def _depart(self, kind: Literal["told", "missing", "end"], message: str, at: Item | None, **more: Any) -> None:
+        seq = None if at is None else at.seq
+        step = more.pop("step_id", None if at is None else at.step_id)
+        self._departed(Departure(kind, message, seq, step, **more))
+
+    def _departed(self, departure: Departure) -> None:
+        self.departures.append(departure)
+        if self.runner is not None:
+            self.runner.cancel()
+
+
+def _words(item: Item) -> str:
+    """An entry of the script in a few words."""
+    told: Mapping[str, Any] = item.payload or {}
+    if item.reply is not None:
+        return f"a reply to the {item.reply.place[3]}"
+    if item.kind == "abort":
+        return "the end of the work"
+    if item.channel == "step_progress":
+        return f"step {item.step_id} {told.get('status')}"
+    if item.channel == "phase":
+        return f"phase {told.get('phase')}"
+    if item.channel == "done":
+        return f"the end as {told.get('status')}"
+    return f"{item.channel}"
+
+
+def _shown(item: Item) -> Any:
+    return {"channel": item.channel, **{name: _short(value) for name, value in (item.payload or {}).items()}}
+
+
+def _short(value: Any) -> Any:
+    return cut_middle(value, SHOWN_CHARS) if isinstance(value, str) else value
