@@ -3,30 +3,35 @@
 An exception that escapes an entry point, and a coroutine that is cancelled, delete the row by default: nothing escapes
 ours. PgQueuer knows jobs by their own numbers; ours stand in the payload and, so that a job is queued once, in the
 deduplication key. PgQueuer ends its loop when a statement or its listener fails and then waits for all running tasks:
-here statements that fail are tried again and the listener is made anew, so that an outage stops nothing.
+here statements that fail are tried again and the listener is made anew, so that an outage stops nothing. Its signs of
+life are rare and late where the loop is busy: here they are frequent, and one statement for all jobs.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 import structlog
 
+from .handover import HandOver, Outcome
 from .store.database import BusyError, database_errors
 from .store.statements import statement
 
 if TYPE_CHECKING:
     from pgqueuer.models import Job
 
-    from .store.database import Connection, Database
+    from .store.database import Connection, Database, Row
 
 ENTRYPOINT = "dagwright"
 HEARTBEAT = 30.0
-"""Seconds without a sign of life after which a row is given to another worker; signs come at half of it."""
+"""Seconds without a sign of life after which a row is given to another worker …"""
+BEATS = 5
+"""… and signs of life within them: a loop that stands still for most of that time loses nothing."""
 POLL = 5.0
 """Seconds between looks at the queue where no notification comes."""
 BATCH = 10
@@ -34,10 +39,21 @@ BATCH = 10
 BATCH_PRIORITY = -10
 """Of a batch's items in the queue; a single job has 0 and goes first."""
 RECONCILE = 30.0
-"""Seconds between looks for jobs that have not ended and stand in no queue."""
+"""Seconds between looks for jobs that have not ended and stand in no queue; sooner where a wait for a human is over."""
+OFTEN = 0.1
+"""Seconds between two such looks at least."""
+AGAIN = 1.0
+"""Seconds before a job is tried again that could not be run at all."""
+FORCE = 1.0
+"""Seconds that jobs have beyond the time they were given, to let themselves go; then they are cancelled."""
+KEPT = 24 * 3600.0
+"""Seconds for which PgQueuer's account of what was done is kept: nobody needs it but who looks for a mistake."""
+PRUNED = 10_000
+"""Rows of it that are taken away at once, at most."""
 log = structlog.get_logger(__name__)
 
-Handle = Callable[[str], Awaitable[None]]
+Handle = Callable[[str], Awaitable[Outcome | None]]
+"""Runs one job; what became of it, None where its row may go."""
 
 
 async def enqueue(connection: Connection, job_ids: Sequence[str], priority: int = 0) -> None:
@@ -55,22 +71,47 @@ async def enqueue(connection: Connection, job_ids: Sequence[str], priority: int 
     )
 
 
-async def reconcile(database: Database) -> int:
-    """Enqueues the jobs that have not ended and have no row in the queue; how many there were.
-
-    A job loses its row when its worker fails in a way nobody foresaw, or when an operator empties the queue.
-    """
-    async with database.transaction() as connection:
-        rows = await connection.fetch(statement("jobs.unqueued"), 0.0)
-        for of_batch in (False, True):
-            ids = [row["id"] for row in rows if row["of_batch"] is of_batch]
-            if ids:
-                await enqueue(connection, ids, BATCH_PRIORITY if of_batch else 0)
+async def release(
+    connection: Connection, *, of_jobs: Sequence[str] | None = None, tenants: Sequence[str] | None = None
+) -> int:
+    """Queues items of batches that are held back for their keys' limits, as far as there is room now: those of the
+    tenants of these jobs, of these tenants, or of all; how many."""
+    rows = await connection.fetch(statement("batches.release"), of_jobs, tenants)
+    if rows:
+        await enqueue(connection, [row["id"] for row in rows], BATCH_PRIORITY)
     return len(rows)
 
 
+async def reconcile(database: Database) -> int:
+    """Enqueues the jobs that have not ended, could go on and have no row in the queue; how many there were.
+
+    A job loses its row when its worker fails in a way nobody foresaw, when an operator empties the queue, and when it
+    waits for a human: it gets one again when its wait is over.
+    """
+    async with database.transaction() as connection:
+        rows = await connection.fetch(statement("jobs.unqueued"), 0.0)
+        await _enqueue(connection, rows)
+        await release(connection)
+    return len(rows)
+
+
+async def _enqueue(connection: Connection, rows: Iterable[Row]) -> None:
+    for of_batch in (False, True):
+        ids = [row["id"] for row in rows if row["of_batch"] is of_batch]
+        if ids:
+            await enqueue(connection, ids, BATCH_PRIORITY if of_batch else 0)
+
+
+async def prune(database: Database) -> None:
+    """Takes away what PgQueuer has kept for long enough."""
+    async with database.connection() as connection:
+        await connection.execute(statement("queue.prune"), KEPT, PRUNED)
+        await connection.execute(statement("queue.prune_statistics"), KEPT, PRUNED)
+
+
 class Engine:
-    """Takes jobs from the queue of a database and has them handled. `owner` stands for this process in claims.
+    """Takes jobs from the queue of a database and has them handled. `owner` stands for this process in claims;
+    `handover` tells jobs that this worker ends.
 
     `heartbeat`: seconds, see HEARTBEAT; `poll`: seconds, see POLL.
     """
@@ -79,19 +120,19 @@ class Engine:
         self.owner: UUID = uuid4()
         self._database, self._heartbeat, self._poll = database, heartbeat, poll
         self._running: set[asyncio.Task[Any]] = set()
-        self._stopping = asyncio.Event()
-        self._grace = 0.0
+        self._look = asyncio.Event()
+        self.handover = HandOver()
 
     def stop(self, grace: float) -> None:
-        """No job is begun any more; those that run have so many seconds, then they are cancelled and handed over."""
-        self._grace = grace
-        self._stopping.set()
+        """No job is begun any more; those that run are handed over, within so many seconds or little more."""
+        self.handover.begin(grace)
 
     async def run(self, handle: Handle, slots: int) -> None:
         """Runs jobs, `slots` at once, until `stop`; returns when none runs any more.
 
         `handle` runs one job. When it raises, the exception is logged and the job's row is gone: it gets another one
-        by the reconciliation, unless it has ended. When it is cancelled, the row goes back into the queue at once.
+        by the reconciliation, unless it has ended. When it is cancelled, or says that the job was handed over, the row
+        goes back into the queue at once.
         """
         from .engine_queue import manager
 
@@ -103,6 +144,7 @@ class Engine:
         ):
             helpers = [
                 group.create_task(self._reconciling(), name="reconcile"),
+                group.create_task(self._beating(), name="beat"),
                 group.create_task(self._draining(queue.shutdown), name="drain"),
             ]
             try:
@@ -118,11 +160,12 @@ class Engine:
             job_id = (job.payload or b"").decode()
             task = asyncio.current_task()
             assert task is not None
-            if self._stopping.is_set():
+            if self.handover.begun:
                 raise RetryRequested(reason="this worker stops")
             self._running.add(task)
+            outcome: Outcome | None = None
             try:
-                await handle(job_id)
+                outcome = await handle(job_id)
             except asyncio.CancelledError:  # let out, it would delete the row
                 task.uncancel()
                 raise RetryRequested(reason="handed over") from None
@@ -130,46 +173,72 @@ class Engine:
                 log.exception("job_broke", job_id=job_id)
             finally:
                 self._running.discard(task)
+            if outcome == "handed_over":
+                raise RetryRequested(reason="handed over")
+            if outcome == "broke":
+                raise RetryRequested(timedelta(seconds=AGAIN), reason="it could not be run to its end")
 
         return entry
 
     async def _serve(self, queue: Any, slots: int) -> None:
         errors = _outages()
-        while not self._stopping.is_set():
+        while not self.handover.begun:
             try:
                 await queue.run(
                     dequeue_timeout=timedelta(seconds=self._poll),
                     batch_size=max(1, min(BATCH, slots // 2)),
                     max_concurrent_tasks=max(2, slots),
                     heartbeat_timeout=timedelta(seconds=self._heartbeat),
+                    log_aggregation_interval=timedelta(0),
                 )
             except errors as error:
                 log.warning("queue_failed", error=str(error) or type(error).__name__)
                 await asyncio.sleep(1)
 
     async def _draining(self, shutdown: asyncio.Event) -> None:
-        await self._stopping.wait()
+        await self.handover.told()
         shutdown.set()
-        await asyncio.sleep(self._grace)
+        await asyncio.sleep(self.handover.left + FORCE)
         for task in tuple(self._running):
             task.cancel()
 
     async def _gone(self, job_ids: list[str]) -> None:
-        """Enqueues those that were woken up while their rows were about to go."""
+        """Enqueues those that were woken up while their rows were about to go, and remembers when others are due."""
         async with self._database.transaction() as connection:
-            woken = [row["id"] for row in await connection.fetch(statement("jobs.woken"), job_ids)]
-            if woken:
-                await enqueue(connection, woken)
+            rows = await connection.fetch(statement("jobs.gone"), job_ids)
+            await _enqueue(connection, [row for row in rows if row["ready"]])
+            await release(connection, of_jobs=job_ids)
+        for row in rows:
+            if not row["ready"] and row["seconds"] is not None and row["seconds"] < RECONCILE:
+                asyncio.get_running_loop().call_later(max(0.0, row["seconds"]), self._look.set)
 
     async def _reconciling(self) -> None:
         errors = _outages()
         while True:
+            pause = RECONCILE
             try:
                 if found := await reconcile(self._database):
-                    log.warning("jobs_enqueued_again", jobs=found)
+                    log.info("jobs_enqueued_again", jobs=found)
+                due = await self._database.row("jobs.next_due")
+                if due is not None and due["seconds"] is not None:
+                    pause = min(pause, max(OFTEN, due["seconds"]))
+                await prune(self._database)
             except errors as error:
                 log.warning("reconciliation_failed", error=str(error) or type(error).__name__)
-            await asyncio.sleep(RECONCILE)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._look.wait()
+            self._look.clear()
+
+    async def _beating(self) -> None:
+        errors = _outages()
+        while True:
+            await asyncio.sleep(self._heartbeat / BEATS)
+            if self._running:
+                try:
+                    await self._database.rows("queue.beat", self.owner)
+                except errors as error:
+                    log.warning("heartbeat_failed", error=str(error) or type(error).__name__)
 
 
 def _outages() -> tuple[type[Exception], ...]:

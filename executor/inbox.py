@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from uuid import UUID
 
 from registry.errors import UsageError
 
@@ -17,10 +18,12 @@ LOOK = 3.0
 
 
 class Inbox:
-    """Wakes jobs: something was said to them, or might have been. What it is they look up themselves."""
+    """Wakes jobs: something was said to them, or might have been, or they belong to somebody else. What it is they look
+    up themselves."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Callable[[], None]] = {}
+        self._owners: dict[str, UUID] = {}
         self._left: dict[str, asyncio.Event] = {}
 
     @classmethod
@@ -39,17 +42,17 @@ class Inbox:
                 looking.cancel()
 
     @contextmanager
-    def of(self, job_id: str, wake: Callable[[], None]) -> Iterator[None]:
-        """Within the block `wake` is called when something is said to the job. It must not wait, and may be called
-        for nothing. Raises UsageError where the job runs in this process already."""
+    def of(self, job_id: str, owner: UUID, wake: Callable[[], None]) -> Iterator[None]:
+        """Within the block `wake` is called when something is said to the job, or when it is not `owner`'s any more. It
+        must not wait, and may be called for nothing. Raises UsageError where the job runs in this process already."""
         if job_id in self._jobs:
             raise UsageError(f"{job_id} runs in this process already")
-        self._jobs[job_id] = wake
+        self._jobs[job_id], self._owners[job_id] = wake, owner
         left = self._left[job_id] = asyncio.Event()
         try:
             yield
         finally:
-            del self._jobs[job_id], self._left[job_id]
+            del self._jobs[job_id], self._owners[job_id], self._left[job_id]
             left.set()
 
     def __contains__(self, job_id: object) -> bool:
@@ -74,5 +77,6 @@ class Inbox:
         while True:
             await asyncio.sleep(seconds)
             if self._jobs:
-                for row in await database.patiently("log.spoken_to", list(self._jobs)):
+                mine = list(self._owners), list(self._owners.values())
+                for row in await database.patiently("log.spoken_to", *mine):
                     self._heard(CHANNEL, row["id"])

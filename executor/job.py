@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import structlog
 
@@ -33,12 +34,13 @@ log = structlog.get_logger(__name__)
 
 
 class JobRunner:
-    """Runs one job. `send`, `stop` and `cancel_step` may be called while it runs, from the same thread."""
+    """Runs one job. `send`, `stop`, `cancel`, `cancel_step` and `decide` may be called while it runs, from the same
+    thread. `handed_over` is set by a worker before it cancels the run: the job goes on elsewhere, no end is told."""
 
-    def __init__(self, state: JobState, stopped: tuple[JobStatus, str, str] = CANCELLED) -> None:
-        """`stopped`: status, code and words of a job that is cut off by whoever runs it, not by its user."""
-        self.state, self._stopped = state, stopped
-        self.cancelling = False
+    def __init__(self, state: JobState) -> None:
+        self.state = state
+        self.cancelling = self.handed_over = False
+        self._task: asyncio.Task[Any] | None = None
         self._span: telemetry.AnySpan = telemetry.NO_SPAN
 
     # From outside
@@ -59,6 +61,17 @@ class JobRunner:
         if state.agent is not None:
             state.waits.reject_all("the job was stopped")
             state.agent.finish()
+
+    def cancel(self) -> None:
+        """Ends at once: running steps are cancelled and awaited."""
+        if not self.cancelling and self.state.ended is None:
+            self.cancelling = True
+            if self._task is not None:
+                self._task.cancel()
+
+    def decide(self, call_id: str, approve: bool, reason: str = "", decided_by: str = "user") -> None:
+        """Decides a waiting call. Raises UsageError where none of this id waits."""
+        self.state.waits.decide(call_id, approve, reason, decided_by)
 
     @property
     def status(self) -> JobStatus:
@@ -86,13 +99,17 @@ class JobRunner:
         Raises only CancelledError, when it is cancelled from outside, and UsageError for a misuse of the library.
         """
         with calling(job_id=self.state.log.job_id), telemetry.workflow(self.state.mode) as self._span:
+            self._task = task = asyncio.current_task()
             tell_started(self.state)
             try:
+                if self.cancelling:
+                    raise asyncio.CancelledError
                 ending = await self._within_budget()
             except asyncio.CancelledError:
-                job = self._ended_early(*(CANCELLED if self.cancelling else self._stopped))
-                task = asyncio.current_task()
-                if self.cancelling and task is not None and task.uncancel() == 0:
+                if self.handed_over:
+                    raise
+                job = self._ended_early(*CANCELLED)
+                if self.cancelling and (task is None or task.uncancel() == 0):
                     return job
                 raise
             except DagwrightError as error:

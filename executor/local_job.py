@@ -8,16 +8,18 @@ dead workers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from registry.errors import UsageError
 
+from .handover import Outcome
 from .inbox import Inbox
 from .job_types import Job
+from .letters import note_of
 from .store.database import Database
 from .store.jobs import NewJob, insert, new_id
 from .stored_job import run_stored_job
@@ -33,20 +35,22 @@ LOCAL = "local"
 class LocalJob:
     """What can be said to the job, and its end. It owns the job's task."""
 
-    def __init__(self, job_id: str, run: Callable[[LocalJob], asyncio.Task[None]], database: Database) -> None:
+    def __init__(self, job_id: str, run: Callable[[LocalJob], asyncio.Task[Outcome]], database: Database) -> None:
         self.id, self._database = job_id, database
         self._runner: JobRunner | None = None
         self._said: list[str] = []
-        self._stop = False
+        self._stop = self._cancel = False
         self._task = run(self)
 
     def started(self, runner: JobRunner) -> None:
         """The job is ready: it hears what was said before."""
         self._runner = runner
         for text in self._said:
-            runner.send(text)
+            self.send(text)
         if self._stop:
-            runner.stop()
+            self.stop()
+        if self._cancel:
+            runner.cancel()
 
     def send(self, text: str) -> None:
         """A follow-up message."""
@@ -54,20 +58,25 @@ class LocalJob:
             self._said.append(text)
         else:
             self._runner.send(text)
+            self._note("message", {"text": text})
 
     def stop(self) -> None:
         """Ends with grace: running steps finish, pending ones are skipped."""
         self._stop = True
         if self._runner is not None:
             self._runner.stop()
+            self._note("stop", {})
 
     def cancel(self) -> None:
         """Ends at once: running steps are cancelled and awaited; `result` gives the cancelled job."""
-        if self._runner is None:
-            self._task.cancel()
-        elif not self._runner.cancelling and self._runner.state.ended is None:
-            self._runner.cancelling = True
-            self._task.cancel()
+        self._cancel = True
+        if self._runner is not None:
+            self._runner.cancel()
+
+    def _note(self, kind: str, said: Mapping[str, Any]) -> None:
+        """What was said stands in the log: a worker that goes on with the job, if this process dies, knows of it."""
+        assert self._runner is not None
+        self._runner.state.log.append("note", note_of(None, kind, said))
 
     async def result(self) -> Job:
         """The ended job, its history stored. Raises UsageError for a job that could not be made, and what the database
@@ -98,7 +107,7 @@ async def kept_job(database: Database, job: NewJob, work: Workshop) -> AsyncIter
         try:
             async with Inbox.open(database) as inbox, asyncio.TaskGroup() as group:
 
-                def run(handle: LocalJob) -> asyncio.Task[None]:
+                def run(handle: LocalJob) -> asyncio.Task[Outcome]:
                     here = replace(work, inbox=inbox, on_runner=handle.started)
                     return group.create_task(run_stored_job(database, uuid4(), job_id, here), name=f"job {job_id}")
 

@@ -1,63 +1,77 @@
-"""A job out of the database, run by a worker: claimed, spoken to through letters, durable, its end stored."""
+"""A job out of the database, run by a worker: claimed, spoken to through letters, durable, its end stored; or let go
+before its end, so that it goes on elsewhere."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import structlog
 
 from registry.errors import DagwrightError, UsageError
+from registry.messages import Event
 from registry.redaction import error_fields
 
-from .interrupted import CODE as INTERRUPTED
+from .handover import HandOver, Outcome, let_go
 from .interrupted import interrupted
 from .job import JobRunner
 from .job_account import close_log
 from .job_types import Job, JobStatus
+from .letters import act, ids_in, note_of
 from .log.stored import LivePieces, LogFailedError, OwnershipLostError, StoredLog, nowhere, stored_events
+from .recovery import JobPast
 from .store.artifacts import DatabaseArtifacts
 from .store.database import Database
+from .store.fold import cancelled_job
 from .workshop import Workshop
 
 CLAIM = 10.0
 """Seconds for a claim: later the queue may have given the job to somebody else."""
 LAST_WORD = 5.0
-"""Seconds that a job which is cancelled from outside has to store what happened."""
-STOPPED: tuple[JobStatus, str, str] = (
-    "failed", INTERRUPTED, "The worker that ran the job was told to end; the job was not run again."
-)  # fmt: skip
-"""What a job comes to whose worker ends before it: nobody cancelled it."""
+"""Seconds that a job which is let go, or cut off at its end, has to store what happened."""
+SETTLE = 0.2
+"""Seconds that a job which is handed over has after its last call: that may have been all it needed for its end."""
+LINGER = 1.0
+"""Seconds that all of a job must have waited for a human before it is parked: some decide at once."""
 MAX_CRASHES = 5
-"""Claims after which nothing was written; then the job itself is what kills its workers."""
+"""Processes that died of a job alone, in a row, before it had written anything: then it is given up."""
+TOO_MANY = MAX_CRASHES + 2
+"""As MAX_CRASHES; then not even its history is read any more: that may be what kills them."""
 
 log = structlog.get_logger(__name__)
 
 
 async def run_stored_job(
-    database: Database, owner: UUID, job_id: str, work: Workshop, *, live: LivePieces = nowhere
-) -> None:
-    """Claims a job, runs it and stores its end; does nothing where it has ended or there is none. Where it runs in this
-    process already, waits for its end.
+    database: Database,
+    owner: UUID,
+    job_id: str,
+    work: Workshop,
+    *,
+    live: LivePieces = nowhere,
+    handover: HandOver | None = None,
+) -> Outcome:
+    """Claims a job, runs it and stores its end, or lets it go; does nothing where it has ended or there is none. Where
+    it runs in this process already, waits until that is over.
 
-    Whatever the job comes to stands in its log. Raises OwnershipLostError when another worker owns it: this process
-    must write nothing more and is best ended; TimeoutError when the database does not answer the claim; what the
-    database has against an event. Cancelled, the job ends as interrupted, its account is stored, and CancelledError
-    goes on.
+    Whatever the job comes to stands in its log. With a `handover` it is parked as soon as all of it waits for a human,
+    and handed over when that says so. Cancelled, it is handed over at once, and CancelledError goes on. Raises
+    OwnershipLostError when another worker owns it: this process must write nothing more and is best ended; TimeoutError
+    when the database does not answer the claim; what the database has against an event.
     """
     woken, inbox = asyncio.Event(), work.inbox
-    if inbox is not None and job_id in inbox:
+    while inbox is not None and job_id in inbox:
         log.warning("job_given_twice", job_id=job_id)  # the queue took us for dead: its row stands for the run there is
         await inbox.left(job_id)
-        return
-    with nullcontext() if inbox is None else inbox.of(job_id, woken.set):
+    with nullcontext() if inbox is None else inbox.of(job_id, owner, woken.set):
         async with asyncio.timeout(CLAIM):
             rows = await database.patiently("log.claim", job_id, owner)
         for row in rows:
-            await _StoredRun(database, owner, dict(row), work, live, woken).run()
+            return await _StoredRun(database, owner, dict(row), work, live, woken, handover).run()
+    return "ended"
 
 
 class _StoredRun:
@@ -71,11 +85,15 @@ class _StoredRun:
         work: Workshop,
         live: LivePieces,
         woken: asyncio.Event,
+        handover: HandOver | None,
     ) -> None:
-        self.database, self.owner, self.row, self.work = database, owner, row, work
+        self.database, self.owner, self.row, self.work, self.handover = database, owner, row, work, handover
         self.job_id: str = row["id"]
         self.runner: JobRunner | None = None
-        self.task: asyncio.Task[Any] | None = None
+        self.job: asyncio.Task[None] | None = None
+        self.parks = self.reading = False
+        self.due: float | None = None
+        self.letters: set[int] = set()
         self.woken = woken
         self.woken.set()  # what was said before it was claimed
         self.log = StoredLog(
@@ -90,56 +108,66 @@ class _StoredRun:
             clock=work.clock,
         )
 
-    async def run(self) -> None:
-        self.task = asyncio.current_task()
+    async def run(self) -> Outcome:
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self.log.serve(), name=f"log {self.job_id}")
-                await self._work(group)
+                writer = group.create_task(self.log.serve(), name=f"log {self.job_id}")
+                outcome = await self._work(group)
+                if outcome != "ended":
+                    writer.cancel()
         except BaseExceptionGroup as errors:
             raise _cause(errors) from None
+        return outcome
 
-    async def _work(self, group: asyncio.TaskGroup) -> None:
+    async def _work(self, group: asyncio.TaskGroup) -> Outcome:
         row = self.row
-        if row["seq"]:
+        if row["cancel"]:
+            return await self._end(await self._cancelled())
+        if row["crashes"] >= MAX_CRASHES:
+            return await self._end(await self._crashed())
+        events = [event async for event in stored_events(self.database, self.job_id)] if row["seq"] else []
+        artifacts = DatabaseArtifacts(self.database, self.job_id, self.owner, ())
+        if events or row["request"].get("artifacts"):  # of the worker before, or of the job that it was made from
             artifacts = await DatabaseArtifacts.load(self.database, self.job_id, self.owner)
-            events = [event async for event in stored_events(self.database, self.job_id)]
-            await self._end(interrupted(row, events, self.work.clock.time(), artifacts.names()))
-        elif row["cancel"]:
-            await self._end(self._unstarted("cancelled", "cancelled", "The job was cancelled before it started."))
-        elif row["crashes"] >= MAX_CRASHES:
-            cause = f"{row['crashes']} workers in a row ended unexpectedly before it had written anything."
-            await self._end(self._unstarted("failed", "crashed", cause))
-        elif (runner := await self._made()) is not None:
-            await self._run(runner, group)
+        made = self._made(events, artifacts)
+        return await (self._run(made, group) if isinstance(made, JobRunner) else self._end(made))
 
-    async def _made(self) -> JobRunner | None:
-        """The job, ready to run; where it can't be made it ends as failed."""
+    def _made(self, events: Sequence[Event], artifacts: DatabaseArtifacts) -> JobRunner | Job:
+        """The job, ready to run or to go on; where it can't be made it is a failed one."""
         try:
-            artifacts = DatabaseArtifacts(self.database, self.job_id, self.owner, ())
-            return JobRunner(self.work.job(self.row, self.log, artifacts, self._barrier), STOPPED)
+            past = JobPast.read(events) if events else None
+            self.letters |= ids_in(events)
+            self.log.goes_on(0 if past is None else past.part)
+            return JobRunner(self.work.job(self.row, self.log, artifacts, self._barrier, past))
         except DagwrightError as error:
-            await self._end(self._unstarted("failed", error.code, str(error)))
-        except Exception as error:  # noqa: BLE001 - a row nobody foresaw: the job's account says so
+            code, cause = error.code, str(error)
+        except Exception as error:  # noqa: BLE001 - a row or a log nobody foresaw: the job's account says so
             log.error("job_error", job_id=self.job_id, **error_fields(error))
-            await self._end(self._unstarted("failed", "internal", f"{type(error).__name__}: {error}"))
-        return None
+            return self._unstarted("failed", "internal", f"{type(error).__name__}: {error}")
+        if not events:
+            return self._unstarted("failed", code, cause)
+        cause = f"The worker that ran the job ended, and it could not go on: {cause}"
+        return interrupted(self.row, events, self.work.clock.time(), artifacts.names(), cause)
 
-    async def _run(self, runner: JobRunner, group: asyncio.TaskGroup) -> None:
+    async def _run(self, runner: JobRunner, group: asyncio.TaskGroup) -> Outcome:
         self.runner = runner
         if self.work.on_runner is not None:
             self.work.on_runner(runner)
-        letters = group.create_task(self._letters(runner), name=f"letters {self.job_id}")
+        self.job = group.create_task(_job(runner), name=f"job {self.job_id}")
+        helpers = [group.create_task(self._letters(runner), name=f"letters {self.job_id}")]
+        if self.handover is not None:
+            helpers.append(group.create_task(self._leave_when_told(runner, self.handover), name="hand over"))
+            if self.work.approve is None:
+                helpers.append(group.create_task(self._park(runner), name="park"))
         try:
-            with suppress(UsageError):  # the job's account says it
-                await runner.run()
+            await asyncio.wait({self.job})
         except asyncio.CancelledError:
-            letters.cancel()
-            await self._last_word()
+            self._cut(runner)
+            _cancel(helpers)  # a job that is nobody's has no listener
+            await self._last_word(runner)
             raise
-        finally:
-            letters.cancel()  # an ended job belongs to nobody
-        await self._stored()
+        _cancel(helpers)
+        return await self._let_go() if runner.handed_over else await self._stored()
 
     async def _barrier(self) -> None:
         """The job's barrier. Once the log can't be written the job stands still here: it is about to be cancelled, and
@@ -149,22 +177,24 @@ class _StoredRun:
         except (OwnershipLostError, LogFailedError):
             await asyncio.get_running_loop().create_future()
 
-    async def _end(self, job: Job) -> None:
-        close_log(self.log, job)
-        await self._stored()
+    def _status(self) -> str | None:
+        return None if self.runner is None else self.runner.status
 
-    async def _stored(self) -> None:
+    # Its end
+
+    async def _end(self, job: Job) -> Outcome:
+        close_log(self.log, job)
+        return await self._stored()
+
+    async def _stored(self) -> Outcome:
         try:
             await self.log.barrier()
         except asyncio.CancelledError:
-            await self._last_word()
+            with suppress(TimeoutError):  # it is stored although this is being cancelled, if the database takes it soon
+                async with asyncio.timeout(LAST_WORD):
+                    await self.log.barrier()
             raise
-
-    async def _last_word(self) -> None:
-        """What happened is stored although this is being cancelled, if the database takes it soon."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORD):
-                await self.log.barrier()
+        return "ended"
 
     def _unstarted(self, status: JobStatus, code: str, cause: str) -> Job:
         row, now = self.row, self.work.clock.time()
@@ -174,50 +204,140 @@ class _StoredRun:
             metadata=row["metadata"], parent=row["parent"],
         )  # fmt: skip
 
-    def _status(self) -> str | None:
-        return None if self.runner is None else self.runner.status
+    async def _cancelled(self) -> Job:
+        if not self.row["seq"]:
+            return self._unstarted("cancelled", "cancelled", "The job was cancelled before it started.")
+        return await cancelled_job(self.database, self.row)
 
-    # What is said to the job
+    async def _crashed(self) -> Job:
+        """The account of a job that kills whoever runs it."""
+        row = self.row
+        cause = f"{row['crashes']} processes in a row that ran this job alone ended unexpectedly before it had written"
+        if not row["seq"]:
+            return self._unstarted("failed", "crashed", f"{cause} anything.")
+        if row["crashes"] >= TOO_MANY:
+            return self._unstarted("failed", "crashed", f"{cause} anything new. What it had done stands in its events.")
+        artifacts = await DatabaseArtifacts.load(self.database, self.job_id, self.owner)
+        events = [event async for event in stored_events(self.database, self.job_id)]
+        job = interrupted(row, events, self.work.clock.time(), artifacts.names())
+        return replace(job, error=f"{cause} anything new. {job.error}", error_code="crashed")
+
+    # How it is let go
+
+    def _cut(self, runner: JobRunner) -> None:
+        """Ends the work here without a word, unless it has come to its end, or is coming to it, by itself."""
+        if self.job is not None and runner.state.ended is None and not runner.cancelling and not self.job.done():
+            runner.handed_over, self.due = True, runner.state.waits.due
+            self.log.seal()
+            self.job.cancel()
+
+    async def _leave_when_told(self, runner: JobRunner, handover: HandOver) -> None:
+        """Hands the job over once nothing of it is under way any more, or the time for that is over."""
+        await handover.told()
+        activity = runner.state.activity
+        activity.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(handover.left):
+                await activity.rest()
+                await asyncio.sleep(SETTLE)
+        self.parks = self._all_waits(runner)
+        self._cut(runner)
+
+    async def _park(self, runner: JobRunner) -> None:
+        """Parks the job when all of it waits for a human."""
+        activity, waits = runner.state.activity, runner.state.waits
+        while True:
+            await activity.asked.wait()
+            activity.asked.clear()
+            while waits.pending:
+                await asyncio.sleep(LINGER)
+                if self._all_waits(runner):
+                    await self._barrier()
+                    if self._all_waits(runner):  # still
+                        self.parks = True
+                        self._cut(runner)
+                        return
+
+    def _all_waits(self, runner: JobRunner) -> bool:
+        """Whether nothing of the job goes on before a human has spoken, or a wait is over."""
+        activity, pending = runner.state.activity, runner.state.waits.pending
+        return (
+            runner.status == "needs_decision"
+            and activity.still
+            and activity.calls <= len(pending)
+            and not (self.reading or self.woken.is_set() or runner.cancelling)
+        )
+
+    async def _let_go(self) -> Outcome:
+        """Stores the rest and lets the job go; where the database does not answer soon it is found as a dead worker's
+        is."""
+        try:
+            async with asyncio.timeout(LAST_WORD):
+                await self.log.barrier()
+                parked = await let_go(
+                    self.database,
+                    self.job_id,
+                    self.owner,
+                    waits=self.parks,
+                    seconds=self.due,
+                    letters=self.letters,
+                )
+        except TimeoutError:
+            log.warning("job_not_let_go", job_id=self.job_id)
+            return "handed_over"
+        return "parked" if parked else "handed_over"
+
+    async def _last_word(self, runner: JobRunner) -> None:
+        """What happened is stored although this is being cancelled, if the database takes it soon."""
+        assert self.job is not None
+        await asyncio.wait({self.job}, timeout=LAST_WORD)
+        with suppress(OwnershipLostError, LogFailedError):  # then that is why it is cancelled
+            if runner.handed_over:
+                await self._let_go()
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_WORD):
+                        await self.log.barrier()
+
+    # What is said to it
 
     async def _letters(self, runner: JobRunner) -> None:
-        """Takes what was said, each letter once, whenever there may be some."""
-        taken: list[int] = []
+        """Takes what was said, whenever there may be something: each letter once, and first into the log."""
         while True:
+            self.reading = False
             await self.woken.wait()
+            self.reading = True
             self.woken.clear()
-            rows = await self.database.patiently("log.take_letters", self.job_id, self.owner, taken)
+            known = sorted(self.letters)
+            rows = await self.database.patiently("log.take_letters", self.job_id, self.owner, known)
             if not rows:
                 raise OwnershipLostError(f"{self.job_id} belongs to another worker")
-            for letter in rows:
-                if letter["id"] is not None:
-                    taken.append(letter["id"])
-                    self._take(runner, letter["kind"], letter["payload"])
             if rows[0]["cancel"]:
-                self._cancel(runner)
+                runner.cancel()
+            letters = [row for row in rows if row["id"] is not None]
+            if letters and not self.log.sealed:
+                for letter in letters:
+                    self.log.append("note", note_of(letter["id"], letter["kind"], letter["payload"]))
+                    self.letters.add(letter["id"])
+                await self._barrier()
+                for letter in letters:
+                    self._take(runner, letter["kind"], letter["payload"])
 
     def _take(self, runner: JobRunner, kind: str, said: Mapping[str, Any]) -> None:
         try:
-            match kind:
-                case "message":
-                    runner.send(said["text"])
-                case "stop":
-                    runner.stop()
-                case "cancel_step":
-                    runner.cancel_step(said["step_id"])
-                case "decide":
-                    reason, by = said.get("reason") or "", said.get("decided_by") or "user"
-                    runner.state.waits.decide(said["call_id"], said["approve"], reason, by)
-                case "cancel":
-                    self._cancel(runner)
-                case _:
-                    raise UsageError(f"nobody knows what {kind!r} means")
+            act(runner, kind, said)
         except (DagwrightError, KeyError) as error:  # too late, or for nobody: the job goes on
             log.warning("letter_without_effect", job_id=self.job_id, kind=kind, **error_fields(error))
 
-    def _cancel(self, runner: JobRunner) -> None:
-        if not runner.cancelling and runner.state.ended is None and self.task is not None:
-            runner.cancelling = True
-            self.task.cancel()
+
+async def _job(runner: JobRunner) -> None:
+    with suppress(UsageError):  # the job's account says it
+        await runner.run()
+
+
+def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
 
 
 def _cause(errors: BaseExceptionGroup[BaseException]) -> BaseException:

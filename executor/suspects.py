@@ -4,58 +4,96 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Sequence
+from uuid import uuid4
 
 import structlog
 
+from .handover import HandOver, Outcome
 from .store.database import Database
-from .supervisor import LAST, WORKER
+from .supervisor import LOST, MISCONFIGURED, WORKER
 
 AT_ONCE = 4
 """Processes of suspects that a worker has at a time. A worker that dies may leave dozens of them, and each is a start's
 work and a process's memory: all at once would starve the machine, and its other workers with it."""
+LAST = 1.0
+"""Seconds that such a process has beyond those of its worker before it is killed."""
 ALONE = "DAGWRIGHT_ALONE"
-"""The variable that names the one job a worker process is for."""
+"""The variable that names the one job a worker process is for …"""
+OWNER = "DAGWRIGHT_ALONE_OWNER"
+"""… and the one with the owner under whose name it claims the job."""
+NO_CRASH = (0, LOST, MISCONFIGURED, -signal.SIGTERM, -signal.SIGINT)
+"""Exit codes that are not the job's doing."""
 
 log = structlog.get_logger(__name__)
 
 
 async def is_suspect(database: Database, job_id: str) -> bool:
     """Whether a job was claimed before and has written nothing since: its worker died at it, or beside it."""
-    return await database.row("jobs.suspect", job_id) is not None
+    return bool(await database.patiently("jobs.suspect", job_id))
 
 
 class Suspects:
     """The suspects of one worker: AT_ONCE run, the others wait for their turn."""
 
-    def __init__(self, command: Sequence[str] = WORKER) -> None:
-        self._command, self._room = command, asyncio.Semaphore(AT_ONCE)
+    def __init__(self, database: Database, handover: HandOver, command: Sequence[str] = WORKER) -> None:
+        self._database, self._handover, self._command = database, handover, command
+        self._room = asyncio.Semaphore(AT_ONCE)
 
-    async def run(self, job_id: str) -> None:
-        """As `run_alone`, in its turn."""
+    async def run(self, job_id: str) -> Outcome:
+        """Runs one job in a worker process for it alone, which claims it itself, when it is its turn. That process is
+        told to end when this worker is, and when this is cancelled.
+
+        A crash of the process is counted where the job had written nothing since its claim; what has not ended is to be
+        claimed again.
+        """
         async with self._room:
-            await run_alone(job_id, self._command)
+            return "handed_over" if self._handover.begun else await self._run(job_id)
 
+    async def _run(self, job_id: str) -> Outcome:
+        owner = uuid4()
+        env = {**os.environ, ALONE: job_id, OWNER: str(owner)}
+        child = await asyncio.create_subprocess_exec(
+            *self._command, env=env, stdin=asyncio.subprocess.PIPE, start_new_session=True
+        )
+        log.warning("suspect_begun", job_id=job_id, pid=child.pid)
+        killed = False
+        try:
+            killed = await self._ended(child)
+        finally:
+            await _end(child)
+            log.warning("suspect_ended", job_id=job_id, code=child.returncode)
+        if killed or self._handover.begun:
+            return "handed_over"
+        if child.returncode == 0:
+            return "ended"
+        if child.returncode not in NO_CRASH:
+            for row in await self._database.patiently("jobs.crashed", job_id, owner):
+                log.error("job_crashed", job_id=job_id, code=child.returncode, crashes=row["crashes"])
+        return "broke"
 
-async def run_alone(job_id: str, command: Sequence[str] = WORKER) -> None:
-    """Runs one job in a worker process for it alone, which claims it itself. Cancelled, it ends that process first.
+    async def _ended(self, child: asyncio.subprocess.Process) -> bool:
+        """Returns when the process has ended; whether it had to be killed, since it did not when it was told to."""
+        async with asyncio.TaskGroup() as group:
+            ended = group.create_task(child.wait())
+            told = group.create_task(self._tell(child))
+            await asyncio.wait({ended, told}, return_when=asyncio.FIRST_COMPLETED)
+            killed = not ended.done()
+            told.cancel()
+            ended.cancel()
+        return killed
 
-    How the process ends changes nothing here: what has not ended is claimed again, and its crashes are counted then.
-    """
-    child = await asyncio.create_subprocess_exec(
-        *command, env={**os.environ, ALONE: job_id}, stdin=asyncio.subprocess.PIPE, start_new_session=True
-    )
-    log.warning("suspect_begun", job_id=job_id, pid=child.pid)
-    try:
-        await child.wait()
-    finally:
-        await _end(child)
-        log.warning("suspect_ended", job_id=job_id, code=child.returncode)
+    async def _tell(self, child: asyncio.subprocess.Process) -> None:
+        """Tells the process to end when this worker is told; returns when its time is over."""
+        await self._handover.told()
+        _terminate(child)
+        await asyncio.sleep(self._handover.left + LAST)
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:
     if child.returncode is None:
-        child.terminate()
+        _terminate(child)
         try:
             async with asyncio.timeout(LAST):
                 await child.wait()
@@ -64,3 +102,8 @@ async def _end(child: asyncio.subprocess.Process) -> None:
     if child.stdin is not None:
         child.stdin.close()
     await child.wait()
+
+
+def _terminate(child: asyncio.subprocess.Process) -> None:
+    if child.returncode is None:
+        child.terminate()

@@ -2,9 +2,10 @@
 
 All it needs stands in variables, so that no secret is on a command line: the settings' own (DAGWRIGHT_DATABASE_URL and
 so on), and those of `WorkerEnvironment`. It ends when its standard input closes, that is, with its supervisor; on
-SIGTERM it lets its jobs run on for the setting `drain_seconds` and hands over those that have not ended then; and at
-once, with exit code 75, when it finds that another worker owns one of its jobs: whatever it still holds must not be
-written. A job that may have killed its last worker gets a process like this one for itself (`executor.suspects`).
+SIGTERM its jobs begin nothing new, and each is handed over when what it has under way has ended, after the setting
+`drain_seconds` at the latest; and at once, with exit code 75, when it finds that another worker owns one of its jobs:
+whatever it still holds must not be written. A job that may have killed its last worker gets a process like this one for
+itself (`executor.suspects`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from registry.errors import ConfigError
 from registry.redaction import error_fields
 
 from .engine import Engine
+from .handover import HandOver, Outcome
 from .inbox import Inbox
 from .live import LiveSender
 from .log.stored import LivePieces, OwnershipLostError, nowhere
@@ -36,7 +38,7 @@ from .settings import PREFIX, load_settings, read_environment
 from .store.database import Database
 from .stored_job import run_stored_job
 from .supervisor import LOST, MISCONFIGURED
-from .suspects import ALONE, Suspects, is_suspect
+from .suspects import ALONE, OWNER, Suspects, is_suspect
 from .workshop import Workshop
 
 if TYPE_CHECKING:
@@ -56,16 +58,18 @@ log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True)
 class WorkerEnvironment:
     """What a worker is told beside the settings. `live`: the unix socket for live pieces; `demo`: the address of the
-    demonstration model, where it is the one that is used; `alone`: the one job it is for."""
+    demonstration model, where it is the one that is used; `alone`: the one job it is for, and `owner`: under which name
+    it claims that."""
 
     live: str | None = None
     demo: str | None = None
     alone: str | None = None
+    owner: str | None = None
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> WorkerEnvironment:
         """Out of the variables."""
-        return cls(env.get(LIVE) or None, env.get(DEMO) or None, env.get(ALONE) or None)
+        return cls(*(env.get(name) or None for name in (LIVE, DEMO, ALONE, OWNER)))
 
     def variables(self, settings: Settings, env: Mapping[str, str], dsn: str, models: str | None) -> dict[str, str]:
         """The variables of a worker: `env`, with what was given to the command, and the database. `models`: the
@@ -116,39 +120,45 @@ async def _run(database: Database, settings: Settings, told: WorkerEnvironment, 
         if told.alone is None:
             await _run_queue(database, settings, shop, live or nowhere)
         else:
-            await _run_one(database, told.alone, shop, live or nowhere)
+            await _run_one(database, settings, told, shop, live or nowhere)
         if sending is not None:
             sending.cancel()
     log.info("worker_ended")
 
 
 async def _run_queue(database: Database, settings: Settings, shop: Workshop, live: LivePieces) -> None:
-    engine, suspects = Engine(database, heartbeat=settings.heartbeat_timeout), Suspects()
+    engine = Engine(database, heartbeat=settings.heartbeat_timeout)
+    suspects = Suspects(database, engine.handover)
 
-    async def handle(job_id: str) -> None:
+    async def handle(job_id: str) -> Outcome:
         if await is_suspect(database, job_id):
-            await suspects.run(job_id)
-        else:
-            await _run_job(database, engine.owner, job_id, shop, live)
+            return await suspects.run(job_id)
+        return await _run_job(database, engine.owner, job_id, shop, live, engine.handover)
 
     _on_signals(partial(engine.stop, settings.drain_seconds))
     _end_with_supervisor(partial(engine.stop, ORPHAN_GRACE))
     log.info("worker_ready", owner=str(engine.owner), slots=settings.jobs_per_worker)
+    # the first job need not wait for the providers' packages, nor the worker for its first job
+    threading.Thread(target=shop.models.warm_up, name="providers' packages", daemon=True).start()
     await engine.run(handle, settings.jobs_per_worker)
 
 
-async def _run_one(database: Database, job_id: str, shop: Workshop, live: LivePieces) -> None:
-    job = asyncio.create_task(_run_job(database, uuid4(), job_id, shop, live), name=job_id)
-    _on_signals(job.cancel)
-    _end_with_supervisor(job.cancel)
-    await asyncio.wait([job])
-    if not job.cancelled():
-        job.result()
+async def _run_one(
+    database: Database, settings: Settings, told: WorkerEnvironment, shop: Workshop, live: LivePieces
+) -> None:
+    assert told.alone is not None
+    handover, owner = HandOver(), uuid4() if told.owner is None else UUID(told.owner)
+    _on_signals(partial(handover.begin, settings.drain_seconds))
+    _end_with_supervisor(partial(handover.begin, ORPHAN_GRACE))
+    outcome = await _run_job(database, owner, told.alone, shop, live, handover)
+    log.info("job_left", job_id=told.alone, outcome=outcome)
 
 
-async def _run_job(database: Database, owner: UUID, job_id: str, shop: Workshop, live: LivePieces) -> None:
+async def _run_job(
+    database: Database, owner: UUID, job_id: str, shop: Workshop, live: LivePieces, handover: HandOver
+) -> Outcome:
     try:
-        await run_stored_job(database, owner, job_id, shop, live=live)
+        return await run_stored_job(database, owner, job_id, shop, live=live, handover=handover)
     except OwnershipLostError:
         leave(job_id)
 

@@ -43,7 +43,7 @@ class JobLog(ABC):
         self, job_id: str, clock: Clock, seq: int = 0, *, on_event: Callable[[Event], None] | None = None
     ) -> None:
         self.job_id, self.clock, self.seq, self.on_event = job_id, clock, seq, on_event
-        self.closed = False
+        self.closed = self.sealed = False
         self._held: list[str] = []
         self._held_step: str | None = None
         self._answers: dict[str | None, StreamRedactor] = {}
@@ -72,7 +72,7 @@ class JobLog(ABC):
 
     def append(self, channel: str, payload: Mapping[str, Any], step_id: str | None = None) -> None:
         """Adds an event, or holds an answer delta back for `merge_seconds` to merge it with the next ones."""
-        if self.closed:
+        if self.closed or (self.sealed and channel != "turn"):
             return
         if channel == "answer":
             if payload.get("status") == "delta":
@@ -94,6 +94,12 @@ class JobLog(ABC):
         if self._held:
             text, self._held = "".join(self._held), []
             self._write("answer", self._delta_payload(text, self._held_step), self._held_step)
+
+    def seal(self) -> None:
+        """The job goes on elsewhere, from what was appended until now: what its end here makes of it is no news. Only
+        what calls have cost that are cut off is still taken."""
+        self.flush()
+        self.sealed = True
 
     def close(self) -> None:
         """Nothing comes any more."""

@@ -101,6 +101,8 @@ class StoredLog(JobLog):
     def ends(self, ending: Ending) -> None:
         """The rest is stored with the job's end in the same statement, where this is called right after the last event,
         before anything waits. The next barrier waits for it."""
+        if self.sealed:
+            return
         self.close()
         self._ending = ending
         self._wanted.set()

@@ -196,6 +196,14 @@ async def end_cancelled(database: Database, job_id: str) -> Row | None:
         )
 
 
+async def cancelled_job(database: Database, row: Fields) -> Job:
+    """The account of a job that is cancelled while it stands still, for its owner; the database is asked until it
+    answers."""
+    folded = fold(row, await database.patiently("fold.events", row["id"], row["seq"]))
+    names = await database.patiently("log.artifact_names", row["id"])
+    return replace(cancelled(job_of(row, folded)), artifacts=tuple(found["name"] for found in names))
+
+
 def cancelled(job: Job) -> Job:
     """A job that stands still, as it is when it is ended from outside."""
     now = time.time()

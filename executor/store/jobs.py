@@ -95,8 +95,13 @@ class JobStore:
 
     async def send(self, tenant: str, job_id: str, kind: str, payload: Mapping[str, Any]) -> bool:
         """Says something to a job: message {text}, stop {}, cancel_step {step_id}, decide {call_id, approve, reason,
-        decided_by}. False where it has ended or there is none."""
-        return await self.database.row("jobs.put_letter", job_id, tenant, kind, payload) is not None
+        decided_by}. False where it has ended or there is none. A job that nobody runs is queued with it, in one
+        transaction."""
+        async with self.database.transaction() as connection:
+            put = await connection.fetchrow(statement("jobs.put_letter"), job_id, tenant, kind, dict(payload))
+            if put is not None and put["unowned"]:
+                await enqueue(connection, [job_id])
+        return put is not None
 
     async def cancel(self, tenant: str, job_id: str) -> Row | None:
         """Asks for a job's end; its row, or None where it has ended or there is none. A job that nobody runs is ended

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 
+from executor.handover import let_go
 from executor.inbox import Inbox
 from executor.log.stored import OwnershipLostError, StoredLog
 from executor.store.database import BusyError, Database
@@ -327,7 +328,7 @@ async def test_a_stolen_job_s_letters_are_the_other_s(database: Database) -> Non
         assert await connection.fetchval("select count(*) from dw_inbox where taken_at is null") == 1
 
 
-async def test_a_worker_that_is_stopped_leaves_a_whole_log(database: Database) -> None:
+async def test_a_worker_that_is_stopped_leaves_a_whole_log_without_an_end(database: Database) -> None:
     held, job = Held(), await new_job(database)
     task = asyncio.create_task(run_stored_job(database, uuid4(), job, workshop(Brain(held, LINE))))
     await held.began.wait()
@@ -335,11 +336,12 @@ async def test_a_worker_that_is_stopped_leaves_a_whole_log(database: Database) -
     with pytest.raises(asyncio.CancelledError):
         await task
     row = await row_of(database, job)
-    assert (row["status"], row["owner"], row["summary"]["error_code"]) == ("failed", None, "interrupted")
-    assert "was told to end" in row["summary"]["error"]  # nobody cancelled it
+    assert (row["status"], row["owner"], row["ended_at"]) == ("running", None, None)
     events = await events_of(database, job)
     assert [event["seq"] for event in events] == list(range(1, row["seq"] + 1))
-    assert events[-1]["channel"] == "done"
+    assert [event["status"] for event in told(events, "step_progress")] == ["running"]  # nobody cancelled it
+    assert [turn["error"] and turn["error"]["code"] for turn in told(events, "turn")][-1] == "cancelled"  # it may have cost
+    assert "done" not in {event["channel"] for event in events}
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
@@ -372,7 +374,9 @@ async def test_a_stop_of_the_worker_keeps_the_end(
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    assert (await row_of(database, job))["status"] == ("failed" if when == "it runs" else "completed")
+    row = await row_of(database, job)
+    assert row["status"] == ("running" if when == "it runs" else "completed")
+    assert row["owner"] is None
 
 
 async def test_what_a_dead_worker_left_is_told_and_not_run_again(database: Database) -> None:
@@ -431,12 +435,65 @@ async def test_a_job_that_is_given_twice_to_one_process_runs_once(database: Data
     assert brain.kinds == ["step", "synthesis"]
 
 
+async def crash(database: Database, job: str) -> bool:
+    """A process for this job alone dies of it; whether that counts."""
+    owner = uuid4()
+    await database.row("log.claim", job, owner)
+    return await database.row("jobs.crashed", job, owner) is not None
+
+
 async def test_a_job_that_kills_its_workers_is_given_up(database: Database) -> None:
     job, brain = await new_job(database), Brain()
-    for _ in range(6):  # claimed, and never anything written
-        await database.row("log.claim", job, uuid4())
+    for _ in range(5):
+        assert await crash(database, job)
     row = await ran(database, workshop(brain), job)
     assert (row["status"], row["summary"]["error_code"], brain.kinds) == ("failed", "crashed", [])
+    assert "5 processes in a row" in row["summary"]["error"]
+
+
+@pytest.mark.parametrize("crashes", [5, 7])
+async def test_a_job_whose_recovery_kills_its_workers_is_given_up_with_what_it_had(
+    database: Database, crashes: int
+) -> None:
+    held, job = Held(), await new_job(database)
+    async with running(database, Brain(held, LINE), job) as task:
+        await held.began.wait()
+        task.cancel()
+    brain = Brain()
+    for _ in range(crashes):
+        assert await crash(database, job)
+    row = await ran(database, workshop(brain), job)
+    assert (row["status"], row["summary"]["error_code"], brain.kinds) == ("failed", "crashed", [])
+    assert f"{crashes} processes in a row" in row["summary"]["error"]
+    assert len(row["summary"]["steps"] or ()) == (2 if crashes == 5 else 0)  # later, even reading it is not tried
+
+
+async def test_crashes_count_only_in_a_row_and_without_a_word(database: Database) -> None:
+    job, owner = await new_job(database), uuid4()
+
+    async def is_suspect() -> bool:
+        return await database.row("jobs.suspect", job) is not None
+
+    assert not await is_suspect()
+    await database.row("log.claim", job, owner)
+    assert await is_suspect()  # its worker is gone, if somebody asks
+    assert await let_go(database, job, owner, waits=False, seconds=None, letters=()) is False
+    assert not await is_suspect()  # it was handed over
+    for _ in range(4):
+        assert await crash(database, job)
+    assert await is_suspect()
+    await database.row("log.claim", job, owner)
+    log = StoredLog(job, database, owner)
+    async with asyncio.TaskGroup() as group:
+        writer = group.create_task(log.serve())
+        log.append("note", {"kind": "x", "content": ""})
+        await log.barrier()
+        writer.cancel()
+    assert await database.row("jobs.crashed", job, owner) is None  # it wrote something new
+    assert not await is_suspect()
+    row = await database.row("log.claim", job, owner)
+    assert row is not None
+    assert row["crashes"] == 0
 
 
 # Many at once

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from executor.handover import HandOver
+from executor.store.database import Database
 from executor.suspects import AT_ONCE, Suspects
 
 PROCESS = """
@@ -21,8 +24,14 @@ time.sleep(0.3)
 """
 
 
-async def test_no_more_than_some_run_at_once(tmp_path: Path) -> None:
-    suspects = Suspects((sys.executable, "-c", PROCESS, str(tmp_path)))
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with Database.open(database_url) as opened:
+        yield opened
+
+
+async def test_no_more_than_some_run_at_once(tmp_path: Path, database: Database) -> None:
+    suspects = Suspects(database, HandOver(), (sys.executable, "-c", PROCESS, str(tmp_path)))
     names = [f"job_{number}" for number in range(3 * AT_ONCE)]
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         for name in names:
@@ -31,8 +40,8 @@ async def test_no_more_than_some_run_at_once(tmp_path: Path) -> None:
     assert 1 < max(seen) <= AT_ONCE
 
 
-async def test_one_that_is_cancelled_while_it_waits_begins_nothing(tmp_path: Path) -> None:
-    suspects = Suspects((sys.executable, "-c", PROCESS, str(tmp_path)))
+async def test_one_that_is_cancelled_while_it_waits_begins_nothing(tmp_path: Path, database: Database) -> None:
+    suspects = Suspects(database, HandOver(), (sys.executable, "-c", PROCESS, str(tmp_path)))
     running = [asyncio.create_task(suspects.run(f"job_{number}")) for number in range(AT_ONCE)]
     await asyncio.sleep(0)
     late = asyncio.create_task(suspects.run("late"))

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from executor.engine import Engine
+from executor.handover import Outcome
 from executor.inbox import Inbox
 from executor.settings_model import Settings
 from executor.stored_job import run_stored_job
@@ -41,7 +42,7 @@ async def working(
 
 @asynccontextmanager
 async def worker(service: Service, work: Workshop, slots: int = 4) -> AsyncIterator[Engine]:
-    """Runs the service's jobs within the block; those that run at its end are cancelled."""
+    """Runs the service's jobs within the block; those that run at its end are handed over."""
     database, live = service.database, service.app.state.hub.on_piece
     engine = Engine(database, poll=0.5)
     async with Inbox.open(database) as inbox, asyncio.TaskGroup() as group:
@@ -55,5 +56,5 @@ async def worker(service: Service, work: Workshop, slots: int = 4) -> AsyncItera
             await asyncio.wait({task})
 
 
-async def _run(service: Service, engine: Engine, work: Workshop, live: Any, job_id: str) -> None:
-    await run_stored_job(service.database, engine.owner, job_id, work, live=live)
+async def _run(service: Service, engine: Engine, work: Workshop, live: Any, job_id: str) -> Outcome:
+    return await run_stored_job(service.database, engine.owner, job_id, work, live=live, handover=engine.handover)

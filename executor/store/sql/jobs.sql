@@ -27,10 +27,16 @@ where tenant = $1 and batch is null
 order by created_at desc, id desc limit $5
 
 -- name: put_letter
--- Something said to a job that has not ended. No row: it has, or there is none.
-insert into dw_inbox (job, kind, payload)
-select id, $3, $4 from dw_jobs where id = $1 and tenant = $2 and ended_at is null
-returning id, pg_notify('dw_inbox', job)
+-- Something said to a job that has not ended. No row: it has, or there is none. The job is locked: its owner lets go
+-- of it either before, and then it is `unowned` and must be queued with this letter, or after, and then finds it.
+with told as (
+    select id, owner is null and (seq > 0 or not request ? 'local') as unowned
+    from dw_jobs where id = $1 and tenant = $2 and ended_at is null
+    for share
+), put as (
+    insert into dw_inbox (job, kind, payload) select id, $3, $4 from told returning id
+)
+select put.id, told.unowned, pg_notify('dw_inbox', told.id) from told, put
 
 -- name: cancel
 -- Asks for a job's end; one that nobody has claimed ends here and now (its row comes back with owner null).
@@ -40,7 +46,7 @@ returning *, pg_notify('dw_inbox', id)
 
 -- name: lock_unowned
 -- The job, locked, if nobody owns it: then the caller may write its end.
-select * from dw_jobs where id = $1 and owner is null and ended_at is null for update skip locked
+select * from dw_jobs where id = $1 and owner is null and ended_at is null for update
 
 -- name: running_of_tenant
 select count(*) as running from dw_jobs where tenant = $1 and ended_at is null and batch is null
@@ -54,20 +60,41 @@ where tenant = $1 and created_at > now() - make_interval(secs => $2)
 -- Jobs that have not ended and have no row in the queue: they are enqueued anew by the reconciliation. One that its
 -- own process runs is left to it as long as that lives: it holds the job's advisory lock.
 select id, batch is not null as of_batch from dw_jobs j
-where ended_at is null and (status <> 'needs_decision' or owner is not null) -- an owner without a row is dead
+where ended_at is null and not held
+  and (status <> 'needs_decision' or owner is not null or cancel or wake_at <= now() -- an owner without a row is dead
+       or exists (select from dw_inbox where job = j.id and taken_at is null))
   and created_at < now() - make_interval(secs => $1)
   and not exists (select from pgqueuer q where q.dedupe_key = j.id and q.status in ('queued', 'picked'))
   and case when request ? 'local' then pg_try_advisory_xact_lock(hashtextextended(id, 0)) else true end
 
 -- name: suspect
--- A job that was claimed and of which nothing was written since. No row: it is none, or it has ended.
-select id from dw_jobs where id = $1 and ended_at is null and started_at is not null and claimed_seq = seq
-
--- name: woken
--- Of these jobs, whose rows in the queue have just gone, those that nobody owns and that can go on: what they waited
--- for came while the row was still there.
+-- A job whose owner is gone without a word, or died of it before, and of which nothing was written since it was claimed.
+-- No row: it is none, or it has ended.
 select id from dw_jobs
-where id = any ($1::text[]) and ended_at is null and owner is null and status <> 'needs_decision'
+where id = $1 and ended_at is null and started_at is not null and claimed_seq = seq
+  and (owner is not null or crashes > 0)
+
+-- name: crashed
+-- The process $2, which was for this job alone, died of it. No row: it had not claimed it, or it had written something.
+update dw_jobs set crashes = crashes + 1, owner = null
+where id = $1 and owner = $2 and ended_at is null and claimed_seq = seq
+returning crashes
+
+-- name: gone
+-- Of these jobs, whose rows in the queue have just gone, those that nobody owns and that have not ended: `ready` are
+-- those that can go on, since what they waited for came while the row was still there; the others are due in so many
+-- seconds, if ever.
+select id, batch is not null as of_batch,
+    status <> 'needs_decision' or cancel or coalesce(wake_at <= now(), false)
+        or exists (select from dw_inbox where job = j.id and taken_at is null) as ready,
+    extract(epoch from wake_at - now())::double precision as seconds
+from dw_jobs j
+where id = any ($1::text[]) and ended_at is null and owner is null
+
+-- name: next_due
+-- Seconds until the first wait for a human is over, of jobs that nobody runs meanwhile; null: there is none.
+select extract(epoch from min(wake_at) - now())::double precision as seconds
+from dw_jobs where wake_at is not null and ended_at is null
 
 -- name: artifact
 select name, mime, data from dw_artifacts

@@ -1,13 +1,17 @@
 -- What the owner of a job writes.
 
 -- name: claim
--- The job belongs to this queue manager from now on. No row: there is no such job, or it has ended.
+-- The job belongs to this queue manager from now on. No row: there is no such job, or it has ended. Crashes are
+-- counted by whoever sees the process end (`jobs.crashed`), as long as nothing new is written.
 update dw_jobs
 set owner = $2, status = case when status = 'queued' then 'running' else status end,
     started_at = coalesce(started_at, now()),
-    crashes = case when started_at is null then 0 when claimed_seq = seq then crashes + 1 else 0 end,
-    claimed_seq = seq
-where id = $1 and ended_at is null
+    crashes = case when claimed_seq = seq then crashes else 0 end,
+    claimed_seq = seq, wake_at = null, held = false
+where id = $1 and ended_at is null and not (status = 'queued' and batch is not null and exists (
+    -- an item of a batch that was over before anybody began it never begins (see batches.get)
+    select from dw_batches b where b.id = dw_jobs.batch and least(b.cancelled_at, b.expires_at) <= now()
+))
 returning *
 
 -- name: append
@@ -35,22 +39,44 @@ select owned.seq, owned.cancel,
 from owned
 
 -- name: take_letters
--- What was said to the job since, oldest first, and the cancel flag. No row: ownership is lost. A letter is taken
--- once; one whose taking was not heard of comes again unless it is among $3, those that were.
+-- What was said to the job, oldest first, less what stands in its log ($3), whoever took it before: an earlier owner may
+-- have died with it. And the cancel flag. No row: ownership is lost.
 with owned as (
     select id, cancel from dw_jobs where id = $1 and owner = $2 for share
 ), taken as (
     update dw_inbox set taken_at = coalesce(taken_at, now()), taken_by = $2
-    where job in (select id from owned) and (taken_at is null or taken_by = $2 and id <> all ($3::bigint[]))
+    where job in (select id from owned) and id <> all ($3::bigint[])
     returning id, kind, payload
 )
 select owned.cancel, taken.id, taken.kind, taken.payload from owned left join taken on true order by taken.id
 
 -- name: spoken_to
--- Of these jobs those that have letters or are to be cancelled.
-select id from dw_jobs
-where id = any ($1::text[])
-  and (cancel or exists (select from dw_inbox where job = dw_jobs.id and taken_at is null))
+-- Of these jobs and their supposed owners those that have letters, are to be cancelled, or belong to another owner.
+select j.id
+from unnest($1::text[], $2::uuid[]) as mine (id, owner) join dw_jobs j on j.id = mine.id
+where j.owner is distinct from mine.owner
+   or j.cancel or exists (select from dw_inbox where job = j.id and taken_at is null)
+
+-- name: lock_owned
+-- No row: ownership is lost.
+select id from dw_jobs where id = $1 and owner = $2 for update
+
+-- name: owner
+select owner from dw_jobs where id = $1
+
+-- name: let_go
+-- The job belongs to nobody from now on, and goes on elsewhere. $3: all of it waits for a human, and its first wait is
+-- over in $4 seconds (null: never); then it is parked, that is, not queued before something is said, unless that has
+-- happened already: $5 are the letters that stand in its log.
+update dw_jobs j
+set owner = null,
+    status = case when alone.waits and not cancel then 'needs_decision' else status end,
+    wake_at = case when alone.waits and not cancel then now() + make_interval(secs => $4) end
+from (
+    select $3 and not exists (select from dw_inbox where job = $1 and id <> all ($5::bigint[])) as waits
+) alone
+where j.id = $1 and j.owner = $2
+returning alone.waits and not j.cancel as parked
 
 -- name: put_artifact
 -- Keeps an artifact under its name, which the owner knows to be free: one that is there is this very one, put before
