@@ -45,6 +45,7 @@ from .schedule_types import (
 )
 from .schedule_types import Event as ScheduleEvent
 from .step_attempts import attempts
+from .step_past import StepPast
 from .step_prompt import StepBrief, dependencies_of
 from .step_runner import AgentRunner, Emit, StepRunner
 from .step_task import StepTask
@@ -56,8 +57,6 @@ if TYPE_CHECKING:
 
 FOLLOW_UP = "user changed requirements"
 """The reason of a stop because the user said something new."""
-
-
 _ENDS = (StepCompleted, StepFailed, StepCancelled)
 
 
@@ -106,21 +105,31 @@ class DAGExecutor:
         self._stop: Stop | None = None
         self._used = False
 
-    async def execute(self, plan: Plan, *, kept: Mapping[str, StepResult] = MappingProxyType({})) -> PlanResult:
-        """Runs the plan to its end. `kept`: results that exist already, by step; those steps are not run.
+    async def execute(
+        self,
+        plan: Plan,
+        *,
+        kept: Mapping[str, StepResult] = MappingProxyType({}),
+        begun: Mapping[str, StepPast] | None = None,
+        cancelled: Iterable[str] = (),
+    ) -> PlanResult:
+        """Runs the plan to its end. `kept`: results that exist already, by step; those steps are not run. `begun`, even
+        if empty: this execution began before, in a process that died; these steps go on from where they were, among the
+        kept ones are those that ended in it, and `cancelled` are steps that it was to cancel.
 
         Cancelling it cancels the running steps, awaits them and propagates. Raises UsageError while another plan runs,
         PlanError or UsageError for a plan that can't be run, and what `recorder` and `on_event` raise.
         """
         if self._execution is not None:
             raise UsageError("this executor runs a plan already: one at a time")
-        self._execution, self._used = _Execution(self, plan, kept), True
+        self._execution, self._used = _Execution(self, plan, kept, begun), True
         self.results = self._execution.results
-        if self._stop is not None:
-            self._execution.tell(self._stop)
+        for name in cancelled:
+            if name in self._execution.steps:
+                self._execution.cancel(name)
         try:
             with calling(round=plan.round):
-                return await self._execution.run()
+                return await self._execution.run(self._stop)
         finally:
             self._execution = self._stop = None
 
@@ -157,7 +166,15 @@ class DAGExecutor:
 class _Execution:
     """One run of one plan. Its state is the schedule's; results stand beside it."""
 
-    def __init__(self, executor: DAGExecutor, plan: Plan, kept: Mapping[str, StepResult]) -> None:
+    def __init__(
+        self,
+        executor: DAGExecutor,
+        plan: Plan,
+        kept: Mapping[str, StepResult],
+        begun: Mapping[str, StepPast] | None,
+    ) -> None:
+        self.begun = {name: past for name, past in (begun or {}).items() if name not in kept}
+        self.before = () if begun is None else tuple(name for name in kept if name not in plan.kept)
         self.options, self.runner, self.clock = executor.options, executor.runner, executor.clock
         self.recorder, self.on_event, self.taint = executor.recorder, executor.on_event, executor.taint
         self.goal = plan.goal
@@ -187,8 +204,13 @@ class _Execution:
         self.tell(StopStep(step_id))
         return True
 
-    async def run(self) -> PlanResult:
-        self.tell(PlanStarted({name: self.kept[name].status for name in self.steps if name in self.kept}))
+    async def run(self, stop: Stop | None) -> PlanResult:
+        """`stop`: it was stopped before it began, or before it goes on."""
+        statuses = {name: self.kept[name].status for name in self.steps if name in self.kept}
+        codes = {name: self.kept[name].error_code or "" for name in self.before}
+        begun = tuple(name for name in self.steps if name in self.begun)
+        self.inbox.appendleft(PlanStarted(statuses, begun, codes, stop))
+        self.awake.set()
         try:
             async with asyncio.TaskGroup() as self.group:
                 while self.state.outcome is None:
@@ -252,6 +274,9 @@ class _Execution:
         now = self.clock.time()
         match command:
             case StartStep(step):
+                if (past := self.begun.get(step)) is not None:
+                    self.became(replace(past.result, status="running"))
+                    return
                 model = self.runner.model_of(self.steps[step])
                 self.became(StepResult("running", model=model, started_at=now, id=step))
             case ResumeStep(step):
@@ -280,7 +305,7 @@ class _Execution:
                 self.tasks[step].cancel()
 
     def task_of(self, step: str) -> StepTask:
-        return StepTask(step, self.options.step_timeout, self.tell, self.clock)
+        return StepTask(step, self.options.step_timeout, self.tell, self.clock, self.begun.get(step))
 
     # The work of one step
 

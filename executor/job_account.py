@@ -11,6 +11,7 @@ from .job_state import Ending, JobState
 from .job_types import Job
 from .log.front import Ending as LogEnding
 from .log.front import JobLog
+from .replay.described import described_models, described_options
 
 NOT_WRITTEN = "the budget did not allow to write up the answer: it is what the work came to"
 
@@ -28,10 +29,41 @@ def tell_started(job: JobState) -> None:
             "max_replan_rounds": job.options.max_replan_rounds,
             "marker": job.services.marker,
             "budget": None if job.request.budget is None else str(job.request.budget),
+            "answer_mode": job.request.answer_mode,
+            "plan_only": job.request.plan_only,
+            "domain": job.domain,
+            "hooks": job.hooks is not None and len(job.hooks) > 0,
+            "registry": described_models(job.models),
+            "options": described_options(job.options),
         },
     )
-    if job.plan is not None:
-        job.log.append("plan", job.plan.to_json())
+    _tell_given(job)
+
+
+def tell_goes_on(job: JobState) -> None:
+    """The first word of another worker: who took over, with the next event; and what the one before had done and not
+    told."""
+    past = job.past
+    assert past is not None
+    job.log.lead("note", {"kind": "restored", "content": "", "at": job.clock.time(), "spent": past.spent})
+    if not past.position.executed:
+        _tell_given(job)
+    if past.said.untold is not None:
+        job.log.append("inject", {"type": "inject", "content": past.said.untold})
+    if past.voided:
+        job.log.append("answer", {"status": "reset"})
+
+
+def _tell_given(job: JobState) -> None:
+    """The plan that was given, and the results that were; of those, what the log does not have."""
+    if job.request.plan is None:
+        return
+    told = {} if job.past is None else job.past.before
+    if job.past is None or job.past.plan is None:
+        job.log.append("plan", job.request.plan.to_json())
+    for name, result in job.request.kept.items():
+        if name not in told:
+            job.log.append("step_progress", {**result.progress(), "kept": True}, name)
 
 
 def tell_ended(job: JobState, ending: Ending, span: telemetry.AnySpan) -> Job:

@@ -14,6 +14,7 @@ from agent.interrupts import InterruptQueue
 from agent.react import ReActAgent
 from agent.services import Services
 from agent.trust import new_marker
+from agent.waits import Decision
 from registry.artifacts import ArtifactStore, MemoryArtifacts
 from registry.call_cache import CallCache
 from registry.clock import SYSTEM_CLOCK, Clock
@@ -30,7 +31,9 @@ from .job_time import JobTime
 from .job_types import Job, JobRequest, JobStatus
 from .ledger import Ledger
 from .log.front import JobLog
+from .recovery import JobPast
 from .results import StepResult
+from .retold import Retold
 from .waits import Approve, JobWaits
 from .write_up import Writer
 
@@ -54,7 +57,7 @@ class Ending:
 class JobState:
     """One job. `executor` and `agent` are those that run at the moment; `stopping`: nothing new begins; `ended`: how
     it ended, None before; `barrier` returns when the log is kept for good, and is the log's own where none is given.
-    Raises UsageError where a model's fallback is not registered."""
+    With a `past` it is a job that goes on. Raises UsageError where a model's fallback is not registered."""
 
     def __init__(
         self,
@@ -70,6 +73,7 @@ class JobState:
         artifacts: ArtifactStore | None = None,
         barrier: Callable[[], Awaitable[None]] | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        past: JobPast | None = None,
     ) -> None:
         self.barrier = log.barrier if barrier is None else barrier
         self.request, self.tools, self.log = request, tools, log
@@ -77,42 +81,76 @@ class JobState:
         for name in models.names():
             models.fallbacks(name)  # one that is not registered is a mistake now, not in the middle of an outage
         budget = request.budget
-        self.time = JobTime(None if budget is None else budget.seconds, clock)
+        self.past, self._retold = past, Retold(past)
+        self.time = JobTime(None if budget is None else budget.seconds, clock, 0.0 if past is None else past.spent)
         self.activity = Activity()
         self.ledger = Ledger(log.append, budget, models, self.time, self.barrier, self.activity)
         self.models = models.scoped(self.ledger)
         self.writer = Writer(self.models, self.ledger, self.time, self.emit)
         self.inbox = InterruptQueue()
-        self.waits = JobWaits(self._tell_approval, self._parked, approve=approve, open_to_decisions=open_to_decisions)
+        self.waits = JobWaits(
+            self._tell_approval, self._parked, approve=approve, open_to_decisions=open_to_decisions, clock=clock
+        )
         self.artifacts = artifacts or MemoryArtifacts()
         self.services = Services(
             self.models.resolve,
             self.waits,
             CallCache(),
             self.artifacts,
-            new_marker(),
+            new_marker() if past is None else past.marker,
             barrier=self.barrier,
             activity=self.activity,
+            past={} if past is None else past.agents,
         )
         self.mode: str = request.mode if request.plan is None else "dag"
         self.goal = request.goal
         self.plan = request.plan
-        self.steps: Mapping[str, StepResult] = {}
+        self.steps: Mapping[str, StepResult] = request.kept
         self.rounds, self.iterations = 0, 0
         self.stopping = False
-        self.domain: str | None = None
+        self.domain: str | None = request.domain
         self.fallbacks: list[Fallback] = []
+        self.new_executor: Callable[..., DAGExecutor] = DAGExecutor
         self.executor: DAGExecutor | None = None
         self.agent: ReActAgent | None = None
         self.ended: Job | None = None
         self.started_at = clock.time()
         self.clock0 = clock.monotonic()
+        if past is not None:
+            self._go_on(past)
+
+    def _go_on(self, past: JobPast) -> None:
+        """From where the job stood."""
+        said, account = past.said, past.account
+        self.mode, self.domain = past.mode, past.domain or self.domain
+        self.goal += "".join(f"\n\n{FOLLOW_UP}{text}" for text in said.follow_ups)
+        self.plan = past.plan or self.plan
+        self.steps = {**self.request.kept, **past.before}
+        self.rounds, self.iterations = account.rounds, account.iterations
+        self.fallbacks = list(account.fallbacks)
+        self.started_at = past.started_at
+        self.clock0 -= max(0.0, self.clock.time() - past.started_at)
+        self.ledger.restore(account.turns, account.pending)
+        self.ledger.cut_by_budget = account.cut_by_budget
+        self.waits.restore(past.approvals)
+        for call_id, decided in said.decisions.items():
+            reason, by = decided.get("reason") or "", decided.get("decided_by") or "user"
+            self.waits.known(call_id, Decision(decided["approve"], reason, by))
+        for text in said.waiting:
+            self.inbox.put(text)
+        self.stopping = said.stopping
+        if self.stopping and self.mode == "react":
+            self.waits.reject_all("the job was stopped")
+        if past.answer_state == "done" and not past.voided:
+            self.writer.written = past.answer
 
     def hear(self) -> str:
         """Takes the waiting messages into the goal that planner, analyzer and synthesis see, and returns them."""
         texts = self.inbox.drain()
         said = "\n\n".join(texts)
         if texts:
+            if self.mode == "react":  # whoever goes on with the job must know it from what its agent took in
+                self.log.append("note", {"kind": "round", "content": "", "said": said})
             self.log.append("inject", {"type": "inject", "content": said})
             self.goal += "".join(f"\n\n{FOLLOW_UP}{text}" for text in texts)
         return said
@@ -141,22 +179,26 @@ class JobState:
 
     def emit(self, channel: str, **payload: Any) -> None:
         """Logs an event of the job's own."""
-        if channel == "fallback":  # of the one that writes the answer
-            self.fallbacks.append(Fallback.from_json(payload))
-        self.log.append(channel, payload)
+        self._tell(channel, payload)
 
     def pass_on(self, event: Event) -> None:
         """Logs an event of an agent or of a plan; a step's status tells the job's time, too."""
         if event.channel == "step_progress" and event.step_id is not None:
             self.time.step(event.step_id, event.payload["status"])
-        elif event.channel == "fallback":
-            self.fallbacks.append(Fallback.from_json(event.payload))
-        self.log.append(event.channel, event.payload, event.step_id)
+        self._tell(event.channel, event.payload, event.step_id)
 
-    def fell_back(self, change: Fallback) -> None:
-        """Logs that another model took over."""
-        self.fallbacks.append(change)
-        self.log.append("fallback", change.to_json())
+    def fell_back(self, change: Fallback) -> bool:
+        """Logs that another model took over; whether that was not known yet."""
+        return self._tell("fallback", change.to_json())
+
+    def _tell(self, channel: str, payload: Mapping[str, Any], step_id: str | None = None) -> bool:
+        """Logs an event, unless it is one of before that comes again as the job goes on; whether it did."""
+        if self._retold.again(channel, payload, step_id):
+            return False
+        if channel == "fallback":
+            self.fallbacks.append(Fallback.from_json(payload))
+        self.log.append(channel, payload, step_id)
+        return True
 
     def _tell_approval(self, payload: Mapping[str, Any], step_id: str | None) -> None:
         self.log.append("approval", payload, step_id)

@@ -22,13 +22,14 @@ class JobTime:
     """Measures a job's time, and ends its work when it is over.
 
     Of `seconds` (None: no limit) a reserve is kept for the answer: work is cancelled when the rest is used up; what is
-    run by `answer` has the reserve too. `stops` and `goes` may be nested; both may be called at any time.
+    run by `answer` has the reserve too. `stops` and `goes` may be nested; both may be called at any time. `spent`: what
+    a job that goes on had run before.
     """
 
-    def __init__(self, seconds: float | None, clock: Clock) -> None:
+    def __init__(self, seconds: float | None, clock: Clock, spent: float = 0.0) -> None:
         self.seconds, self._clock = seconds, clock
         self.kept = 0.0 if seconds is None else min(ANSWER_SECONDS, seconds / ANSWER_SHARE)
-        self._ran, self._since = 0.0, clock.monotonic()
+        self._ran, self._since = spent, clock.monotonic()
         self._stands = 0
         self._limit: asyncio.Timeout | None = None
         self._left: float | None = None  # of the running limit, while the clock stands

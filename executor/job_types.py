@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Literal, get_args
 
@@ -15,6 +15,7 @@ from registry.messages import Message, Usage
 from registry.redaction import redact_data
 
 from .results import StepResult, rfc3339
+from .schedule_types import ENDED
 
 Mode = Literal["auto", "dag", "react"]
 JobStatus = Literal[
@@ -27,7 +28,9 @@ AnswerMode = Literal["synthesis", "direct"]
 class JobRequest:
     """What a job is asked to do. `plan` is executed as it is; without one the planner makes it (mode dag), or one
     agent does the whole (mode react), or a router decides (mode auto). `plan_only`: the plan is made and nothing run.
-    `created_at` is when it was asked for, where that was before it started; `parent` the job it was made from."""
+    `created_at` is when it was asked for, where that was before it started; `parent` the job it was made from. `kept`
+    are results of steps of the plan, which are not run again, and `domain` what its router found, where the job is made
+    from another one."""
 
     goal: str
     plan: Plan | None = None
@@ -39,6 +42,8 @@ class JobRequest:
     plan_only: bool = False
     created_at: float | None = None
     parent: str | None = None
+    kept: Mapping[str, StepResult] = field(default_factory=dict)
+    domain: str | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):
@@ -53,8 +58,15 @@ class JobRequest:
                 )
         if not self.goal.strip():
             raise UsageError("the goal is empty: say what is to be done")
+        if self.kept and self.plan is not None:
+            object.__setattr__(self, "plan", replace(self.plan, kept=tuple(self.kept)))
         if self.plan is not None:
             self.plan.check()
+        for name, result in self.kept.items():
+            if result.status not in ENDED:
+                raise UsageError(f"kept step {name!r} is {result.status}: only steps that have ended can be kept")
+        if self.kept and self.plan is None:
+            raise UsageError("kept results belong to a plan: give the plan, too")
 
 
 @dataclass(frozen=True, slots=True)

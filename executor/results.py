@@ -110,7 +110,15 @@ class StepResult:
             "ended_at": rfc3339(self.ended_at),
             "iterations": self.iterations,
             "tool_calls": self.tool_calls,
+            **({"taint": list(self.taint)} if self.taint else {}),
+            **({"fallbacks": [fallback.to_json() for fallback in self.fallbacks]} if self.fallbacks else {}),
         }
+
+    @classmethod
+    def from_progress(cls, step_id: str, told: Mapping[str, Any]) -> StepResult:
+        """Reads what `progress` wrote."""
+        output, elapsed = told.get("result"), told.get("duration") or 0.0
+        return cls.from_json({**told, "id": step_id, "output": output, "elapsed": elapsed})
 
 
 @dataclass(frozen=True, slots=True)

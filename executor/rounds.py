@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+CHANGED = "Skipped — user changed requirements"
+STOPPED = "Skipped — stopped by the user"
+
 NextMove = Literal["replan_for_message", "synthesize", "out_of_rounds", "good_enough", "replan"]
 
 

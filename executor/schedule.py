@@ -87,8 +87,14 @@ class _Turn:
         kept = [(place, event.kept[step]) for place, step in enumerate(self.shape.ids) if step in event.kept]
         for place, status in kept:
             self.end(place, status)
-        for place, _ in kept:
+        for step in event.begun:
+            self.begin(self.shape.index[step])
+        for place, status in kept:
             self.pass_on(place)
+            if status == "failed":
+                self.give_up(self.shape.ids[place], event.codes.get(self.shape.ids[place], ""))
+        if event.stop is not None:
+            self.stop(event.stop.reason, event.stop.root_cause)
         for place, missing in enumerate(self.shape.missing):
             if not missing:
                 self.ready = push(self.ready, self.shape.rank[place])
@@ -97,12 +103,14 @@ class _Turn:
         while self.ready is not None and self.running < self.before.max_concurrency:
             rank, self.ready = pop(self.ready)
             place = self.shape.order[rank]
-            was = self.status[place]
-            if was in ("pending", "waiting") and place not in self.condemned:
-                self.status = self.status.set(place, "running")
-                self.running += 1
-                step = self.shape.ids[place]
-                self.commands.append(StartStep(step) if was == "pending" else ResumeStep(step))
+            if self.status[place] in ("pending", "waiting") and place not in self.condemned:
+                self.begin(place)
+
+    def begin(self, place: int) -> None:
+        step, was = self.shape.ids[place], self.status[place]
+        self.status = self.status.set(place, "running")
+        self.running += 1
+        self.commands.append(StartStep(step) if was == "pending" else ResumeStep(step))
 
     def wait(self, step: str) -> None:
         place = self.shape.index[step]
@@ -124,7 +132,11 @@ class _Turn:
             return
         self.end(place, "cancelled" if place in self.condemned else status)
         self.pass_on(place)
-        if status == "failed" and code in FINAL:
+        if status == "failed":
+            self.give_up(step, code)
+
+    def give_up(self, step: str, code: str) -> None:
+        if code in FINAL:
             self.verdict = self.verdict or FINAL[code]
             self.stop(f"Skipped — {step} failed: {code}", step)
 

@@ -140,9 +140,14 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class PlanStarted:
-    """Execution begins. `kept`: the final statuses of steps whose results came with the plan; they are not run."""
+    """Execution begins, or goes on. `kept`: the final statuses of steps whose results came with the plan; they are not
+    run. An execution that goes on has `begun` steps, which are started again whatever the number of slots: most of
+    them had one; `codes`, by which steps failed in it; and `stop`, where it had been stopped."""
 
     kept: Mapping[str, StepStatus] = field(default_factory=dict)
+    begun: Collection[str] = ()
+    codes: Mapping[str, str] = field(default_factory=dict)
+    stop: Stop | None = None
 
 
 @dataclass(frozen=True, slots=True)

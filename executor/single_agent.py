@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from agent.context import FATAL, ContextGuard
 from agent.react import ReActAgent
 from agent.state import AgentResult
 from agent.synthesis import format_trace
+from agent.waits import PendingCall
 from registry.errors import BudgetExceededError
 from registry.fallback import Fallback
 from registry.llm import LLM
@@ -18,14 +21,22 @@ from .agent_run import run_agent
 from .answer import plain_statement
 from .job_state import Ending, JobState
 from .job_types import JobStatus
+from .step_runner import UNCERTAIN
 from .step_trail import StepTrail
+from .uncertain import not_known, unsettled_of
 
 
 async def run_single_agent(job: JobState) -> Ending:
-    """The agent's work to its end, and a further round for what was said meanwhile. Raises BudgetExceededError."""
+    """The agent's work to its end, and a further round for what was said meanwhile. Raises BudgetExceededError.
+
+    In a job that goes on all its agents work again, from their records: those that had ended come to the same end, and
+    what was said after that is known; the last one goes on.
+    """
     llm = job.models.for_role("reasoning") if job.domain else job.models.get_default()
     history: Sequence[Message] = job.request.history
-    query, trail = job.goal, StepTrail()
+    query, trail = job.request.goal, StepTrail()
+    further = deque(() if job.past is None else job.past.said.further)
+    uncertain: dict[str, PendingCall] = {}
     while True:
         result, llm = await run_agent(
             partial(_new_agent, job),
@@ -41,13 +52,22 @@ async def run_single_agent(job: JobState) -> Ending:
         job.iterations += result.iterations
         if result.stop_reason == "budget_exceeded":
             raise BudgetExceededError(result.error_message or "")
+        uncertain |= {call.call_id: call for call in result.uncertain}
+        if further:
+            history, query = result.messages, further.popleft()
+            continue
+        unsettled = await unsettled_of(job.waits, uncertain.values(), job.emit)
         answer = await _answer(job, llm, query, result)
         if said := job.hear():
             history, query = result.messages, said
             job.writer.void()
             continue
         job.agent = None
-        return _ending(job, result, answer)
+        ending = _ending(job, result, answer)
+        denied = () if job.past is None else job.past.denied
+        if ending.status != "completed" or not (unsettled or denied):
+            return ending
+        return replace(ending, status="partial", error=not_known(unsettled, denied), error_code=UNCERTAIN)
 
 
 def _new_agent(job: JobState, llm: LLM, on_event: Callable[[Event], None]) -> ReActAgent:
@@ -88,6 +108,7 @@ def _ending(job: JobState, result: AgentResult, answer: str) -> Ending:
 
 
 def _agent_fell_back(job: JobState, change: Fallback) -> None:
-    job.fell_back(change)
-    if job.request.answer_mode == "direct":  # what the agent that ended gave as its answer is void
+    if (
+        job.fell_back(change) and job.request.answer_mode == "direct"
+    ):  # what the agent that ended gave as its answer is void
         job.emit("answer", status="reset")

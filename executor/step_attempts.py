@@ -16,8 +16,11 @@ from registry.redaction import redact
 from .results import StepOutcome
 from .schedule import FINAL
 from .step_prompt import StepBrief
-from .step_runner import Emit, StepRunner
+from .step_runner import UNCERTAIN, Emit, StepRunner
 from .step_task import StepTask
+
+NEVER_AGAIN = frozenset({*FINAL, UNCERTAIN})
+"""Codes of failures after which a new attempt can't do better, or must not be made."""
 
 log = structlog.get_logger(__name__)
 
@@ -25,16 +28,22 @@ log = structlog.get_logger(__name__)
 async def attempts(
     runner: StepRunner, brief: StepBrief, retries: int, emit: Emit | None, work: StepTask
 ) -> StepOutcome:
-    """The outcome of the first attempt that succeeds, of one after which no other can do better, or of the last."""
+    """The outcome of the first attempt that succeeds, of one after which no other can do better, or of the last. A step
+    that goes on does so in the attempt that was under way."""
+    start = work.trail.goes_on
+    if start is not None:
+        brief = replace(brief, failure=start.failure, taint=joined_taint(brief.taint, start.taint))
     while True:
-        work.trail.attempts += 1
+        if start is None:
+            work.trail.attempts += 1
+        start = None
         await work.runs()
         with calling(step_id=brief.step.id, role="step", attempt=work.trail.attempts):
             outcome = await _attempt(runner, brief, emit, work)
         work.taint = joined_taint(work.taint, outcome.taint)
-        if outcome.error_code is None or outcome.error_code in FINAL or retries <= 0:
+        if outcome.error_code is None or outcome.error_code in NEVER_AGAIN or work.trail.retries >= retries:
             return outcome
-        retries -= 1
+        work.trail.retries += 1
         work.trail.output = outcome.output or work.trail.output
         brief = replace(brief, failure=(outcome.error_code, outcome.error), taint=work.taint)
 

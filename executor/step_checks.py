@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -38,11 +40,19 @@ log = structlog.get_logger(__name__)
 
 
 class StepChecks:
-    """The checks that the options ask for. `models` are those of the step's own account."""
+    """The checks that the options ask for. `models` are those of the step's own account. `known` are the notes of
+    checks of this very result, by kind, from before the step's worker changed: they are not made again."""
 
     def __init__(
-        self, options: RunOptions, models: ModelRegistry, emit: Emit, clock: Clock, on_fallback: Told | None = None
+        self,
+        options: RunOptions,
+        models: ModelRegistry,
+        emit: Emit,
+        clock: Clock,
+        on_fallback: Told | None = None,
+        known: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     ) -> None:
+        self.known = known
         self.options, self.models, self.emit, self.clock = options, models, emit, clock
         self.on_fallback = on_fallback
 
@@ -56,7 +66,8 @@ class StepChecks:
         if self.options.citation_verification:
             found += await self._citations(brief, result, evidence)
         if self.options.step_verification:
-            look = check_step(
+            look = partial(
+                check_step,
                 self.models,
                 brief.step.task,
                 brief.goal,
@@ -79,13 +90,15 @@ class StepChecks:
         claims = claims_of(result, [one for one in citations if one not in unseen], evidence)
         if not claims:
             return [text]
-        look = check_claims(self.models, claims, clock=self.clock, on_fallback=self.on_fallback)
+        look = partial(check_claims, self.models, claims, clock=self.clock, on_fallback=self.on_fallback)
         return [text, await self._found("citation_check", look)]
 
-    async def _found(self, kind: str, look: Awaitable[Finding]) -> str:
+    async def _found(self, kind: str, look: Callable[[], Awaitable[Finding]]) -> str:
         """The feedback of a model's look; nothing where it could not be had."""
+        if (known := self.known.get(kind)) is not None:
+            return str(known["content"]) if known["passed"] is False else ""
         try:
-            finding = await look
+            finding = await look()
         except (LLMError, StructuredOutputError) as error:
             if error.code in FATAL:
                 raise
@@ -96,7 +109,8 @@ class StepChecks:
         return finding.feedback
 
     def _tell(self, kind: str, feedback: str, **counts: Any) -> None:
-        self.emit("note", kind=kind, content=feedback or "passed", passed=not feedback, **counts)
+        if kind not in self.known:
+            self.emit("note", kind=kind, content=feedback or "passed", passed=not feedback, **counts)
 
 
 def evidence_of(brief: StepBrief) -> list[Evidence]:

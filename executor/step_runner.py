@@ -19,7 +19,9 @@ from registry.tools import ToolRegistry
 
 from .options import RunOptions
 from .results import StepOutcome
+from .step_past import AttemptStart
 from .step_prompt import StepBrief
+from .uncertain import not_known, unsettled_of
 
 if TYPE_CHECKING:
     from agent.hooks import HookRegistry
@@ -32,6 +34,9 @@ Emit = Callable[[Event], None]
 
 AMPLE_CHARS = 1 << 30
 """A step's query has its bound from its brief; the agent must not summarise it."""
+
+UNCERTAIN = "uncertain_effect"
+"""The code of a step with a call that may have taken effect, of which nobody could say whether it did."""
 
 CHECK_FAILED = "check_failed"
 """The code of a step whose result did not pass its checks, not even worked over. The result stays as its output."""
@@ -155,6 +160,31 @@ class _StepRun:
         self.observer = self.trail.watching(emit)
         self.tell = Emitter(emit, runner.clock)
         self.place = self.iterations = self.calls = 0
+        self.told_until = 1
+        self.services = runner.services
+        if self.trail.goes_on is not None:
+            self._go_on(self.trail.goes_on)
+            self.trail.goes_on = None
+
+    def _go_on(self, start: AttemptStart) -> None:
+        """From the attempt that was under way when the step's worker died."""
+        if start.model is not None:
+            if start.model not in self.names:
+                self.names = (start.model, *self.names)
+            self.place = self.names.index(start.model)
+        self.iterations, self.calls = start.iterations, start.tool_calls
+        self.told_until = start.attempt
+        if start.rejected is not None:
+            self.brief = replace(self.brief, failure=None, rejected=start.rejected)
+        for attempt in range(1, start.attempt):
+            self._uncertain_of(attempt)
+
+    def _uncertain_of(self, attempt: int) -> None:
+        """Calls of an agent that is not run again, whose effect nobody knows."""
+        who = caller()
+        past = None if self.services is None else self.services.past.get((who.step_id, who.round, attempt))
+        if past is not None:
+            self.trail.uncertain |= {call.call_id: call for call in past.uncertain}
 
     async def outcome(self) -> StepOutcome:
         """What came of it in the end."""
@@ -166,26 +196,48 @@ class _StepRun:
             outcome = self._summed(outcome)
             if outcome.error_code is not None or not outcome.output.strip():
                 return outcome
-            rejected = await self._rejected(outcome)
-            if rejected is not None:
-                return rejected
+            checked = await self._rejected(outcome)
+            if checked is not None:
+                return await self._settled(checked)
 
     async def _agent(self) -> StepOutcome:
         """One agent's work."""
         name, self.trail.model = self.names[self.place], self.names[self.place]
-        brief = self._knowing_all(self.brief)
+        brief = self._knowing_all(self.brief, before=self.trail.attempts)
+        self._tell_attempt()
         agent = self.runner.resolve_agent(brief.step, self.observer, self.meter, brief.taint, name)
         with calling(attempt=max(1, self.trail.attempts)):
             result = await agent.run(brief.query(agent.guard.budget(agent.llm)))
         self.iterations += result.iterations
         self.calls += len(result.tool_calls)
+        self.trail.uncertain |= {call.call_id: call for call in result.uncertain}
         taint = joined_taint(self.brief.taint, result.taint)
         self.brief, self.trail.taint = replace(self.brief, taint=taint), joined_taint(self.trail.taint, taint)
         return outcome_of(result)
 
-    def _knowing_all(self, brief: StepBrief) -> StepBrief:
-        """The brief with all that the step's agents did until now."""
-        done = self.trail.calls(self.runner.tools)
+    def _tell_attempt(self) -> None:
+        """Writes down where an attempt other than the first begins: who takes the step over needs to know."""
+        trail, brief = self.trail, self.brief
+        if trail.attempts <= self.told_until:
+            return
+        self.told_until = trail.attempts
+        start = AttemptStart(
+            trail.attempts,
+            trail.model,
+            trail.retries,
+            brief.failure,
+            brief.rejected,
+            trail.rechecked,
+            trail.output,
+            joined_taint(brief.taint, trail.taint),
+            self.iterations,
+            self.calls,
+        )
+        self.tell("note", kind="attempt", content="", **start.to_json())
+
+    def _knowing_all(self, brief: StepBrief, before: int | None = None) -> StepBrief:
+        """The brief with all that the step's agents did until now, or before an attempt."""
+        done = self.trail.calls(self.runner.tools, before)
         read = [self.runner.tools.get(call.name) for call in done if call.name in self.runner.tools]
         taint = joined_taint(brief.taint, (origin_of(tool) for tool in read if not tool.trusted))
         return replace(brief, done=done, taint=taint)
@@ -217,8 +269,17 @@ class _StepRun:
         return True
 
     def _fell_back(self, change: Fallback) -> None:
-        self.trail.fallbacks.append(change)
-        self.tell("fallback", **change.to_json())
+        if self.trail.fell_back(change):
+            self.tell("fallback", **change.to_json())
+
+    async def _settled(self, outcome: StepOutcome) -> StepOutcome:
+        """The outcome, once it is known of each call of the step that it took effect; else it is none."""
+        if outcome.error_code is not None or self.services is None:
+            return outcome
+        unsettled = await unsettled_of(self.services.waits, self.trail.uncertain.values(), self.tell)
+        if not unsettled and not self.trail.denied:
+            return outcome
+        return replace(outcome, error_code=UNCERTAIN, error=f"{UNCERTAIN}: {not_known(unsettled, self.trail.denied)}")
 
     # Checks
 
@@ -230,7 +291,8 @@ class _StepRun:
         from .step_checks import StepChecks
 
         models = self.runner.models.each(self.meter.metered)
-        checks = StepChecks(options, models, self.tell, self.runner.clock, self._fell_back)
+        known = self.trail.past.checks if self.trail.attempts == self.trail.past.start.attempt else {}
+        checks = StepChecks(options, models, self.tell, self.runner.clock, self._fell_back, known)
         with calling(attempt=max(1, self.trail.attempts)):
             try:
                 feedback = await checks.feedback(self._knowing_all(self.brief), outcome.output)

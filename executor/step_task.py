@@ -8,28 +8,40 @@ from contextlib import asynccontextmanager
 
 from agent.trust import joined_taint
 from registry.clock import Clock
+from registry.messages import Usage
 from registry.metering import Meter
 
 from .results import StepOutcome
 from .schedule_types import Event, StepReady, StepWaiting
+from .step_past import StepPast
 from .step_trail import StepTrail
 
 
 class StepTask:
     """The work of one step from its first slot to its end, over all attempts. Owned by one execution.
 
-    The time limit counts while the step runs, not while it waits for a human.
+    The time limit counts while the step runs, not while it waits for a human. With a `past` the step goes on: what it
+    cost and how long it ran counts.
     """
 
-    def __init__(self, step_id: str, timeout: float | None, tell: Callable[[Event], None], clock: Clock) -> None:
+    def __init__(
+        self,
+        step_id: str,
+        timeout: float | None,
+        tell: Callable[[Event], None],
+        clock: Clock,
+        past: StepPast | None = None,
+    ) -> None:
         self.step_id, self.timeout, self.tell, self.clock = step_id, timeout, tell, clock
         self.task: asyncio.Task[StepOutcome] | None = None
         self.meter = Meter()
-        self.trail = StepTrail()
+        self.trail = StepTrail(past)
         self.taint: tuple[str, ...] = ()
         self._limit: asyncio.Timeout | None = None
         self._left: float | None = None
-        self._ran = 0.0
+        self._ran = 0.0 if past is None else past.elapsed
+        if past is not None and past.usage != Usage.zero():
+            self.meter.add(past.usage)
         self._since: float | None = clock.monotonic()
         self._waits = 0
         self._slot: asyncio.Event | None = None  # while the step has none
@@ -42,7 +54,8 @@ class StepTask:
     async def run(self, work: Callable[[], Awaitable[StepOutcome]]) -> StepOutcome:
         """Does the work within the time limit."""
         try:
-            async with asyncio.timeout(self.timeout) as self._limit:
+            left = None if self.timeout is None else max(0.0, self.timeout - self._ran)
+            async with asyncio.timeout(left) as self._limit:
                 return await work()
         except TimeoutError:
             assert self._limit is not None
@@ -51,6 +64,12 @@ class StepTask:
             return StepOutcome(self.trail.output, "timeout", f"timeout: not done after {self.timeout:g} s")
         finally:  # the output of an agent that was not the last one may stand
             self.taint = joined_taint(self.taint, self.trail.taint)
+
+    def expire(self, seconds: float) -> None:
+        """Ends the work as if its time limit, of so many seconds, were over."""
+        self.timeout = seconds
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(asyncio.get_running_loop().time())
 
     def cancel(self) -> None:
         """Cancels the work; its end is reported when it is over."""

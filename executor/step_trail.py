@@ -6,10 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from agent.waits import PendingCall
 from registry.fallback import Fallback
 from registry.messages import Event, canonical_json
 from registry.text import clean, cut_end, cut_middle
 from registry.tools import ToolRegistry
+
+from .results import StepResult
+from .step_past import AttemptStart, StepPast
 
 DONE_CHARS = 12_000
 """Characters that calls made earlier may take in a query."""
@@ -35,42 +39,65 @@ class StepTrail:
     """A step's history over all its agents, whichever way each of them ends. Owned by the step's task.
 
     `attempts` counts the agents, `model` is the name of the last one's model, `fallbacks` are the changes of model,
-    `output` is what the last agent came to, `taint` the untrusted origins of all that they read, and `rechecked` says
-    that a failed check has had its new attempt.
+    `output` is what the last agent came to, `taint` the untrusted origins of all that they read, `retries` counts new
+    attempts after a failure, and `rechecked` says that a failed check has had its new attempt. `uncertain` are calls
+    that nobody knows the effect of, by key, `denied` the keys of those that are known to have had none. With a `past`
+    the step goes on from there: `goes_on` is the start of the attempt that was under way, until it is taken up.
     """
 
-    def __init__(self) -> None:
-        self.attempts = 0
-        self.model: str | None = None
-        self.fallbacks: list[Fallback] = []
-        self.output = ""
-        self.taint: tuple[str, ...] = ()
-        self.rechecked = False
-        self._calls: dict[str, CallDone] = {}
+    def __init__(self, past: StepPast | None = None) -> None:
+        self.past = past or StepPast(StepResult())
+        start = self.past.start
+        self.goes_on: AttemptStart | None = None if past is None else start
+        self.attempts = 0 if past is None else start.attempt
+        self.model: str | None = start.model
+        self.fallbacks: list[Fallback] = list(self.past.fallbacks)
+        self.output, self.taint = start.output, start.taint
+        self.retries, self.rechecked = start.retries, start.rechecked
+        self.uncertain: dict[str, PendingCall] = {}
+        self.denied: list[str] = []
+        self._retold = list(self.past.retold)
+        self._calls: dict[tuple[int, str], CallDone] = {}
+        for attempt, told in self.past.calls:
+            self._note(told, attempt)
 
     def watching(self, emit: Callable[[Event], None] | None) -> Callable[[Event], None]:
         """An observer of an agent's events that notes its tool calls and hands everything on to `emit`."""
 
         def observe(event: Event) -> None:
             if event.channel == "call":
-                self._note(event.payload)
+                self._note(event.payload, self.attempts)
             if emit is not None:
                 emit(event)
 
         return observe
 
-    def _note(self, told: Mapping[str, Any]) -> None:
-        key = f"{self.attempts}/{told.get('key')}"
+    def fell_back(self, change: Fallback) -> bool:
+        """A change of model; whether it is new, not one of before that comes again."""
+        if change in self._retold:
+            self._retold.remove(change)
+            return False
+        self.fallbacks.append(change)
+        return True
+
+    def _note(self, told: Mapping[str, Any], attempt: int) -> None:
+        key = attempt, str(told.get("key"))
         if told.get("status") == "start":
             self._calls[key] = CallDone(str(told.get("tool_name")), told.get("tool_args") or {})
         elif told.get("status") == "end" and key in self._calls:
             text, is_error = str(told.get("observation") or ""), bool(told.get("is_error"))
             self._calls[key] = replace(self._calls[key], observation=text, is_error=is_error)
+        elif told.get("status") == "settled" and not told.get("took_effect"):
+            self.denied.append(key[1])
 
-    def calls(self, tools: ToolRegistry) -> tuple[CallDone, ...]:
-        """All calls so far, in the order in which they began."""
+    def calls(self, tools: ToolRegistry, before: int | None = None) -> tuple[CallDone, ...]:
+        """All calls so far, in the order in which they began; of those `before` an attempt only."""
         harmless = {tool.name for tool in tools if tool.read_only or tool.pure or tool.idempotent}
-        return tuple(replace(call, writes=call.name not in harmless) for call in self._calls.values())
+        return tuple(
+            replace(call, writes=call.name not in harmless)
+            for (attempt, _), call in self._calls.items()
+            if before is None or attempt < before
+        )
 
 
 def told_calls(calls: Sequence[CallDone], room: int, share: Callable[[Sequence[str], int], list[str]]) -> str:

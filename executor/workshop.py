@@ -21,6 +21,8 @@ from .job_options import JobOptions
 from .job_state import JobState
 from .job_types import JobRequest
 from .log.front import JobLog
+from .recovery import JobPast
+from .results import StepResult
 from .settings import settings_of_job
 
 if TYPE_CHECKING:
@@ -48,16 +50,29 @@ class Workshop:
     clock: Clock = SYSTEM_CLOCK
 
     def job(
-        self, row: Mapping[str, Any], log: JobLog, artifacts: ArtifactStore, barrier: Callable[[], Awaitable[None]]
+        self,
+        row: Mapping[str, Any],
+        log: JobLog,
+        artifacts: ArtifactStore,
+        barrier: Callable[[], Awaitable[None]],
+        past: JobPast | None = None,
     ) -> JobState:
-        """The job of a row of `dw_jobs`. Raises DagwrightError where it asks for what is not there."""
+        """The job of a row of `dw_jobs`; with a `past` it goes on. Raises DagwrightError where it asks for what is not
+        there, or worked with what is no longer there."""
         asked = row["request"]
         settings = settings_of_job(self.settings, asked.get("options") or {})
         options = self.options_of(settings)
         models = self.models.subset(asked["models"]) if asked.get("models") else self.models
         tools = self.tools if asked.get("tools") is None else self.tools.subset(asked["tools"])
         budget = asked["budget"] if asked.get("budget") is not None else settings.budget
-        plan = None if asked.get("plan") is None else self._plan(asked["plan"], row["goal"], models, tools, options)
+        kept = _kept(asked.get("kept") or ())
+        plan = None
+        if asked.get("plan") is not None and "kept" in asked:  # it was checked when the job was run that it comes from
+            plan = Plan.from_json(asked["plan"])
+        elif asked.get("plan") is not None:
+            plan = self._plan(asked["plan"], row["goal"], models, tools, options)
+        if past is not None:
+            _check_there(past, models, tools)
         request = JobRequest(
             row["goal"],
             plan,
@@ -69,6 +84,8 @@ class Workshop:
             row["kind"] == "plan",
             row["created_at"].timestamp(),
             row["parent"],
+            kept,
+            asked.get("domain"),
         )
         return JobState(
             request,
@@ -82,8 +99,24 @@ class Workshop:
             artifacts=artifacts,
             barrier=barrier,
             clock=self.clock,
+            past=past,
         )
 
     def _plan(self, plan: Any, goal: str, models: ModelRegistry, tools: ToolRegistry, options: JobOptions) -> Plan:
         hints = tuple(models.hints())
         return parse_plan(plan, tools=tools.names(), models=hints, max_steps=options.max_steps, goal=goal)
+
+
+def _kept(results: Any) -> dict[str, StepResult]:
+    """Results of steps as they stand in a request: a list, or by id."""
+    if isinstance(results, Mapping):
+        results = [{**result, "id": name} for name, result in results.items()]
+    return {result["id"]: StepResult.from_json(result) for result in results}
+
+
+def _check_there(past: JobPast, models: ModelRegistry, tools: ToolRegistry) -> None:
+    """A job goes on with what it began with: its conversations name these tools, and belong to these models."""
+    for name in past.models:
+        models.get(name)
+    for name in past.tools:
+        tools.get(name)

@@ -18,16 +18,22 @@ from .ledger import Ledger
 
 
 class Writer:
-    """Writes a job's answer with its models, within its budget and its time; `emit` takes the events."""
+    """Writes a job's answer with its models, within its budget and its time; `emit` takes the events. `written`: an
+    answer that stands in the log of a job that goes on; it is not written again."""
 
-    def __init__(self, models: ModelRegistry, ledger: Ledger, time: JobTime, emit: Emit) -> None:
+    def __init__(
+        self, models: ModelRegistry, ledger: Ledger, time: JobTime, emit: Emit, written: str | None = None
+    ) -> None:
         self.models, self.ledger, self.time, self.emit = models, ledger, time, emit
+        self.written = written
 
     async def write(
         self, llm: LLM, query: str, work: str, fallback: str, interrupted: Callable[[], bool] = lambda: False
     ) -> str | None:
         """The answer to a query from the work; the fallback where the model gives none; None where the budget allows no
         call for it. It ends early where somebody interrupts, and is then no answer."""
+        if self.written is not None:
+            return self.written
         messages = self._request(llm, query, work)
         if messages is None:
             return None
@@ -42,6 +48,8 @@ class Writer:
     async def write_last(self, goal: str, work: str, fallback: str) -> str:
         """The answer of a job whose budget is used up, by the smart model, from what is kept for it; else the
         fallback."""
+        if self.written is not None:
+            return self.written
         if self.time.answering:  # the time ended in the middle of the answer
             return self._instead(fallback)
         llm = self.models.for_role("smart")
@@ -53,12 +61,15 @@ class Writer:
 
     def say(self, answer: str) -> None:
         """An answer that no model has to write."""
+        if self.written is not None:
+            return
         self.emit("answer", status="start")
         self.emit("answer", status="delta", content=answer)
         self.emit("answer", status="done")
 
     def void(self) -> None:
         """What was written is no answer any more."""
+        self.written = None
         self.emit("answer", status="reset")
         self.time.close_reserve()
 
@@ -76,6 +87,7 @@ class Writer:
         return stream_synthesis(llm, messages, fallback, self.emit, models=self.models)
 
     def _instead(self, answer: str) -> str:
+        self.written = None
         self.emit("answer", status="reset")
         self.say(answer)
         return answer

@@ -42,7 +42,7 @@ class Fallback:
         return cls(data["from"], data["to"], data["error"], data["where"])
 
 
-Told: TypeAlias = Callable[[Fallback], None]
+Told: TypeAlias = Callable[[Fallback], object]
 """Hears of each change of model."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 
 import structlog
 
@@ -19,10 +19,16 @@ class MemoryLog(JobLog):
     """Keeps a job's events in memory. Readers hold a position, not a queue: a slow one costs nothing."""
 
     def __init__(
-        self, job_id: str, *, clock: Clock = SYSTEM_CLOCK, on_event: Callable[[Event], None] | None = None
+        self,
+        job_id: str,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        on_event: Callable[[Event], None] | None = None,
+        events: Iterable[Event] = (),
     ) -> None:
-        super().__init__(job_id, clock, on_event=on_event)
-        self._events: list[Event] = []
+        """`events`: the history of a job that goes on."""
+        self._events: list[Event] = list(events)
+        super().__init__(job_id, clock, len(self._events), on_event=on_event)
         self._wake = asyncio.Event()
 
     @property
