@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Header, Request
 
-from executor.engine import enqueue
 from executor.store.database import Database, Row
-from executor.store.jobs import IdempotencyError, NewJob
-from executor.store.statements import statement
+from executor.store.jobs import IdempotencyError, JobStore, NewJob
 
 from .auth import Caller, caller
 from .problems import ProblemError, not_found
@@ -79,11 +77,7 @@ async def create(request: Request, who: Caller, job: NewJob, key: str | None, re
 async def say(store: Database, row: Row, kind: str, payload: Mapping[str, Any]) -> None:
     """Puts something into a job's inbox; a job that nobody runs goes back into the queue with it. Raises 409 where the
     job has ended."""
-    async with store.transaction() as connection:
-        sent = await connection.fetchrow(statement("jobs.put_letter"), row["id"], row["tenant"], kind, dict(payload))
-        if sent and await connection.fetchval("select owner is null from dw_jobs where id = $1", row["id"]):
-            await enqueue(connection, [row["id"]])
-    if sent is None:
+    if not await JobStore(store).send(row["tenant"], row["id"], kind, payload):
         raise ended(row["id"])
 
 
