@@ -12,7 +12,7 @@ import structlog
 from registry import telemetry
 from registry.clock import Clock
 from registry.context import caller, calling
-from registry.errors import DagwrightError
+from registry.errors import DagwrightError, UsageError
 from registry.llm import LLM
 from registry.messages import ToolCall, Usage
 from registry.metering import Meter
@@ -21,16 +21,20 @@ from registry.result_text import NO_OUTPUT, Artifact
 from registry.text import clean, cut_middle, load_prompt
 from registry.tool_context import ToolContext
 from registry.tool_run import ToolOutcome, run_tool
-from registry.tools import Tool, ToolRegistry
+from registry.tools import NO_PARAMETERS, Tool, ToolRegistry
 
-from .events import Emitter
+from .effects import CallEnd, masked, masked_call, masked_text, recorded_end
+from .events import Emit, Emitter
 from .extract import parse_tool_arguments
 from .guards import Entry, LoopGuard, call_key, result_key
 from .hooks import HookRegistry
+from .past import CallPast, uncertain_call
 from .permission import NotPermittedError, Permission
+from .replay import Replay, told_once
 from .services import Services
 from .state import ToolCallRecord, Turn
 from .trust import delimited, new_marker, origin_of
+from .waits import PendingCall
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +48,8 @@ UNKNOWN_TOOL = "(unknown tool)"
 @dataclass(frozen=True, slots=True)
 class Ran:
     """What one call came to: its record, the text that the model is told, and what the loop guard remembers of it.
-    `usage` is what models cost that the tool called; `taint` says where its text comes from, unless it is trusted."""
+    `usage` is what models cost that the tool called; `taint` says where its text comes from, unless it is trusted;
+    `uncertain`: nobody knows whether it took effect."""
 
     call: ToolCall
     record: ToolCallRecord
@@ -53,6 +58,7 @@ class Ran:
     refused: bool = False
     usage: Usage | None = None
     taint: tuple[str, ...] = ()
+    uncertain: PendingCall | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +77,32 @@ class _Place:
         return f"{who.job_id}/{who.step_id or ''}/{attempt}/{self.iteration}/{self.number}"
 
 
-class _Rejected(Exception):
-    """The call is not run; the text is its observation, `key` what the loop guard counts it as."""
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A call as it goes through here: what the model asked for, in which turn and at which place; what is recorded of
+    it, and how it is told."""
 
-    def __init__(self, text: str, key: str, *, refused: bool = False) -> None:
+    call: ToolCall
+    turn: Turn
+    finish_reason: str
+    guard: LoopGuard
+    place: _Place
+    key: str
+    known: CallPast | None
+    tell: Emit
+
+
+class _Rejected(Exception):
+    """The call is not run; the text is its observation, `counts_as` what the loop guard counts it as."""
+
+    def __init__(self, text: str, counts_as: str, *, refused: bool = False) -> None:
         super().__init__(text)
-        self.key, self.refused = key, refused
+        self.counts_as, self.refused = counts_as, refused
 
 
 class ToolRunner:
-    """Runs the calls of one agent's turns. `llm` is what tools get that ask for a model, by role."""
+    """Runs the calls of one agent's turns. `llm` is what tools get that ask for a model, by role; `past` knows what is
+    recorded of calls that another process made."""
 
     def __init__(
         self,
@@ -91,10 +113,11 @@ class ToolRunner:
         metadata: Mapping[str, Any],
         services: Services,
         llm: Callable[[str | None], LLM],
+        past: Replay,
     ) -> None:
         self.tools, self.hooks, self.emit, self.clock = tools, hooks, emit, clock
         self._permission = Permission(hooks, services.waits, metadata)
-        self.services, self.llm = services, services.llm or llm
+        self.services, self.llm, self.past = services, services.llm or llm, past
         self.marker = services.marker or new_marker()
 
     async def run(
@@ -103,52 +126,112 @@ class ToolRunner:
         """All calls of a turn at the same time; results in call order. `taint`: what the agent has read that is not to
         be trusted. Cancelling this cancels and awaits them."""
         places = [_Place(iteration, number, taint) for number in range(1, len(turn.calls) + 1)]
-        if len(turn.calls) == 1:
-            return (await self._one(turn.calls[0], turn, guard, finish_reason, places[0]),)
+        asked = [
+            self._asked(call, turn, guard, finish_reason, place) for call, place in zip(turn.calls, places, strict=True)
+        ]
+        if len(asked) == 1:
+            return (await self._one(asked[0]),)
         async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(self._one(call, turn, guard, finish_reason, place))
-                for call, place in zip(turn.calls, places, strict=True)
-            ]
+            tasks = [group.create_task(self._one(one)) for one in asked]
         return tuple(task.result() for task in tasks)
 
-    async def _one(self, call: ToolCall, turn: Turn, guard: LoopGuard, finish_reason: str, place: _Place) -> Ran:
+    def _asked(self, call: ToolCall, turn: Turn, guard: LoopGuard, finish_reason: str, place: _Place) -> _Asked:
+        key = place.key
+        known = self.past.call(key)
+        return _Asked(call, turn, finish_reason, guard, place, key, known, told_once(self.emit, known))
+
+    async def _one(self, asked: _Asked) -> Ran:
         with self.services.activity.call():
-            return await self._done(call, turn, guard, finish_reason, place)
+            return await self._done(asked)
 
-    async def _done(self, call: ToolCall, turn: Turn, guard: LoopGuard, finish_reason: str, place: _Place) -> Ran:
-        started = self.clock.monotonic()
+    async def _done(self, asked: _Asked) -> Ran:
+        started, call = self.clock.monotonic(), asked.call
         arguments: Mapping[str, Any] = call.arguments
+        notes: tuple[str, ...] = ()
         try:
-            if turn.cut:
-                raise _Rejected(load_prompt("agent", "cut_call").substitute(), call_key(call.name, "cut"))
-            tool = self._tool(call)
-            arguments = self._arguments(tool, call, finish_reason)
-            key = call_key(tool.name, arguments)
-            if guard.refuses(key):
-                text = load_prompt("agent", "refused").substitute(count=guard.threshold)
-                raise _Rejected(text, key, refused=True)
-            arguments, notes = await self._permission.of(tool, arguments, place.key, place.taint)
-        except NotPermittedError as refusal:
-            return self._rejected(_Rejected(str(refusal), key), call, arguments, guard, place)
+            if asked.known is not None and asked.known.begun is not None:  # it passed all that follows
+                tool, arguments, counts_as = self._begun(asked, asked.known.begun)
+            else:
+                tool, arguments = self._checked(asked)
+                counts_as = call_key(tool.name, arguments)
+                arguments, notes = await self._permitted(asked, tool, arguments, counts_as)
         except _Rejected as rejected:
-            return self._rejected(rejected, call, arguments, guard, place)
-        await self.services.activity.may_begin()
+            return self._rejected(rejected, asked, arguments)
+        if asked.known is None or asked.known.over is None:
+            await self.services.activity.may_begin()
         with self.services.activity.run():
-            return await self._run(tool, call, arguments, key, place, started, notes)
+            return await self._run(asked, tool, dict(arguments), counts_as, started, notes)
 
-    def _rejected(
-        self, rejected: _Rejected, call: ToolCall, arguments: Mapping[str, Any], guard: LoopGuard, place: _Place
-    ) -> Ran:
+    # Before it begins
+
+    def _begun(self, asked: _Asked, begun: Mapping[str, Any]) -> tuple[Tool, Mapping[str, Any], str]:
+        """A call that began in another process: its tool, what it ran with, and what the guard counts it as."""
+        name = begun["tool_name"]
+        tool = self.tools.get(name) if name in self.tools else _gone(name)
+        try:
+            return tool, begun["tool_args"], call_key(tool.name, self._arguments(tool, asked.call, asked.finish_reason))
+        except _Rejected as changed:  # its declaration has changed meanwhile
+            return tool, begun["tool_args"], changed.counts_as
+
+    def _checked(self, asked: _Asked) -> tuple[Tool, dict[str, Any]]:
+        """The tool, and valid arguments. Raises _Rejected for a call that is not even put before the guards."""
+        call, name = asked.call, asked.call.name
+        if asked.turn.cut:
+            raise _Rejected(load_prompt("agent", "cut_call").substitute(), call_key(name, "cut"))
+        self._refuse_masked(asked)
+        tool = self._tool(call)
+        return tool, self._arguments(tool, call, asked.finish_reason)
+
+    def _refuse_masked(self, asked: _Asked) -> None:
+        """A call that is only known from what was recorded is not run where that hides a part of its arguments."""
+        call, known = asked.call, asked.known
+        if asked.place.iteration > self.past.turns or (known is not None and known.over is not None):
+            return
+        waited = None if known is None else known.request(caller().step_id)
+        if masked_call(call) or (waited is not None and masked(waited.tool_args)):
+            if waited is not None:
+                self.services.waits.withdrawn(waited)
+            raise _Rejected(masked_text(call.name), call_key(call.name, "masked"))
+
+    async def _permitted(
+        self, asked: _Asked, tool: Tool, arguments: dict[str, Any], counts_as: str
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """The arguments to run with, and what the guards noted. Raises _Rejected for a call that must not run."""
+        known, place = asked.known, asked.place
+        if known is not None and known.over is not None:
+            raise _Rejected("", counts_as)  # so it was then: what was told of it stands
+        if asked.guard.refuses(counts_as):
+            text = load_prompt("agent", "refused").substitute(count=asked.guard.threshold)
+            raise _Rejected(text, counts_as, refused=True)
+        waited = None if known is None else known.request(caller().step_id)
+        try:
+            return await self._permission.of(tool, arguments, asked.key, place.taint, waited)
+        except NotPermittedError as refusal:
+            raise _Rejected(str(refusal), counts_as) from None
+
+    def _rejected(self, rejected: _Rejected, asked: _Asked, arguments: Mapping[str, Any]) -> Ran:
         """A call that is not run: what is wrong with it is its observation."""
+        call, guard, iteration, tell = asked.call, asked.guard, asked.place.iteration, asked.tell
         text = cut_middle(redact(clean(str(rejected))), MAX_OBSERVATION_CHARS)
-        refused = rejected.refused or guard.refuses(rejected.key)
-        result = (
-            guard.last_result(rejected.key) if refused else result_key(text if rejected.key != UNKNOWN_TOOL else "")
+        counts_as = rejected.counts_as
+        refused = rejected.refused or guard.refuses(counts_as)
+        if asked.known is not None and (told := asked.known.over) is not None:
+            text, counts_as, refused = told["observation"], told["counts_as"], told["refused"]
+        tell(
+            "call",
+            status="rejected",
+            call_id=call.id,
+            key=asked.key,
+            tool_name=call.name,
+            observation=text,
+            counts_as=counts_as,
+            refused=refused,
         )
-        self._tell_rejected(call, arguments, text, place.iteration)
-        record = ToolCallRecord(call.id, call.name, arguments, text, True, 0.0, place.iteration, ran=False)
-        return Ran(call, record, text, (rejected.key, result), refused)
+        _tell_begun(tell, call.name, iteration, dict(arguments))
+        _tell_done(tell, call.name, iteration, CallEnd(text, True))
+        result = guard.last_result(counts_as) if refused else result_key(text if counts_as != UNKNOWN_TOOL else "")
+        record = ToolCallRecord(call.id, call.name, arguments, text, True, 0.0, iteration, ran=False)
+        return Ran(call, record, text, (counts_as, result), refused)
 
     def _tool(self, call: ToolCall) -> Tool:
         if call.name in self.tools:
@@ -166,54 +249,77 @@ class ToolRunner:
         except ValueError as error:  # ToolArgumentsError is one
             raise _Rejected(str(error), call_key(tool.name, call.raw if not call.decoded else call.arguments)) from None
 
+    # From its beginning to its end
+
     async def _run(
         self,
+        asked: _Asked,
         tool: Tool,
-        call: ToolCall,
         arguments: dict[str, Any],
-        key: str,
-        place: _Place,
+        counts_as: str,
         started: float,
         notes: tuple[str, ...],
     ) -> Ran:
-        effect, iteration, meter = place.key, place.iteration, Meter()
-        self.emit("call", status="start", call_id=call.id, key=effect, tool_name=tool.name, tool_args=arguments)
-        self.emit(
-            "step", type="iteration", status="start", iteration=iteration, tool_name=tool.name, tool_args=arguments
+        call, place, key, tell = asked.call, asked.place, asked.key, asked.tell
+        tell("call", status="start", call_id=call.id, key=key, tool_name=tool.name, tool_args=arguments)
+        tell(
+            "step",
+            type="iteration",
+            status="start",
+            iteration=place.iteration,
+            tool_name=tool.name,
+            tool_args=arguments,
         )
-        with telemetry.tool(tool, call.id, arguments) as span:
-            outcome, known = await self._outcome(tool, arguments, effect, meter)
+        end = await recorded_end(tool, asked.known, tell)
+        if end is None:
+            end = await self._worked(asked, tool, arguments, started, notes)
+        status = "uncertain" if end.uncertain else "end"
+        tell("call", status=status, call_id=call.id, key=key, tool_name=tool.name, **end.to_json())
+        _tell_done(tell, tool.name, place.iteration, end)
+        if not (tool.read_only or end.known or (asked.known is not None and asked.known.over is not None)):
+            await self.services.barrier()  # what was done must be known before anything is made of it
+        return self._ran(asked, tool, arguments, counts_as, end)
+
+    def _ran(self, asked: _Asked, tool: Tool, arguments: dict[str, Any], counts_as: str, end: CallEnd) -> Ran:
+        """What the loop is given of a call that has ended."""
+        call, text = asked.call, end.text
+        record = ToolCallRecord(call.id, tool.name, arguments, text, end.is_error, end.elapsed, asked.place.iteration)
+        own = end.own or text == NO_OUTPUT
+        told = text if own else delimited(text, origin_of(tool), self.marker, _limit(tool))
+        taint = () if tool.trusted or end.own else (origin_of(tool),)
+        uncertain = None
+        if end.uncertain and (asked.known is None or asked.known.took_effect is None):
+            uncertain = uncertain_call(asked.key, tool.name, arguments, caller().step_id)
+        entry = (counts_as, result_key(text))
+        return Ran(call, record, told, entry, usage=end.usage, taint=taint, uncertain=uncertain)
+
+    async def _worked(
+        self, asked: _Asked, tool: Tool, arguments: dict[str, Any], started: float, notes: tuple[str, ...]
+    ) -> CallEnd:
+        """Runs the tool and lets the observers see what it gave."""
+        meter = Meter()
+        if asked.known is not None and asked.known.spent.calls:  # it is run again
+            meter.add(asked.known.spent)
+        with telemetry.tool(tool, asked.call.id, arguments) as span:
+            outcome, known = await self._outcome(tool, arguments, asked.key, meter)
             telemetry.tool_ended(span, outcome.text, is_error=outcome.is_error)
-        text, is_error, artifact = outcome.text, outcome.is_error, outcome.artifact
+        text, artifact = outcome.text, outcome.artifact
         if len(self.hooks):
             duration = self.clock.monotonic() - started
             ctx = self._permission.context(tool, arguments)
-            seen = replace(ctx, tool_result=text, is_error=is_error, duration=duration, notes=notes)
+            seen = replace(ctx, tool_result=text, is_error=outcome.is_error, duration=duration, notes=notes)
             observed = await self.hooks.after(seen)
             text = observed.ctx.tool_result if observed.ctx.tool_result is not None else text
-        limit = max(tool.max_result_chars, MAX_OBSERVATION_CHARS)
-        text = cut_middle(redact(clean(text)), limit)
-        elapsed = self.clock.monotonic() - started
-        spent = meter.usage if meter.usage.calls else None
-        self.emit(
-            "call",
-            status="end",
-            call_id=call.id,
-            key=effect,
-            tool_name=tool.name,
-            observation=text,
-            is_error=is_error,
-            **({"known": True} if known else {}),
-            **({"usage": spent.to_json()} if spent is not None else {}),
+        text = cut_middle(redact(clean(text)), _limit(tool))
+        return CallEnd(
+            text,
+            outcome.is_error,
+            self.clock.monotonic() - started,
+            artifact is not None and tool.trusted and text == artifact.line,  # a stranger names its files, too
+            known,
+            meter.usage if meter.usage.calls else None,
+            None if artifact is None else artifact.to_line_json(),
         )
-        self._tell_done(tool.name, iteration, text, is_error, elapsed, artifact)
-        if not (tool.read_only or known):
-            await self.services.barrier()  # what was done must be known before anything is made of it
-        record = ToolCallRecord(call.id, tool.name, arguments, text, is_error, elapsed, iteration)
-        own = artifact is not None and tool.trusted and text == artifact.line  # a stranger names its files, too
-        told = text if own or text == NO_OUTPUT else delimited(text, origin_of(tool), self.marker, limit)
-        taint = () if tool.trusted else (origin_of(tool),)
-        return Ran(call, record, told, (key, result_key(text)), usage=spent, taint=taint)
 
     async def _outcome(
         self, tool: Tool, arguments: dict[str, Any], effect: str, meter: Meter
@@ -245,26 +351,38 @@ class ToolRunner:
             return ToolOutcome(f"{artifact.line} But it could not be kept: {why}", False)
         return ToolOutcome(kept.line, False, kept)
 
-    def _tell_rejected(self, call: ToolCall, arguments: Mapping[str, Any], text: str, iteration: int) -> None:
-        args = dict(arguments)
-        self.emit("step", type="iteration", status="start", iteration=iteration, tool_name=call.name, tool_args=args)
-        self._tell_done(call.name, iteration, text, True, 0.0)
 
-    def _tell_done(
-        self, name: str, iteration: int, text: str, is_error: bool, elapsed: float, artifact: Artifact | None = None
-    ) -> None:
-        kept = {} if artifact is None else {"artifact": artifact.to_line_json()}
-        self.emit(
-            "step",
-            type="iteration",
-            status="done",
-            iteration=iteration,
-            tool_name=name,
-            observation=text,
-            error=cut_middle(text, ERROR_CHARS) if is_error else None,
-            iter_elapsed=elapsed,
-            **kept,
-        )
+def _tell_begun(tell: Emit, name: str, iteration: int, arguments: dict[str, Any]) -> None:
+    tell("step", type="iteration", status="start", iteration=iteration, tool_name=name, tool_args=arguments)
+
+
+def _tell_done(tell: Emit, name: str, iteration: int, end: CallEnd) -> None:
+    kept = {} if end.artifact is None else {"artifact": end.artifact}
+    tell(
+        "step",
+        type="iteration",
+        status="done",
+        iteration=iteration,
+        tool_name=name,
+        observation=end.text,
+        error=cut_middle(end.text, ERROR_CHARS) if end.is_error else None,
+        iter_elapsed=end.elapsed,
+        **kept,
+    )
+
+
+def _limit(tool: Tool) -> int:
+    """Characters that an observation may have."""
+    return max(tool.max_result_chars, MAX_OBSERVATION_CHARS)
+
+
+def _gone(name: str) -> Tool:
+    """What stands for a tool that is not here any more, while its recorded calls are: nothing good is known of it."""
+
+    def run(**_: Any) -> str:
+        raise UsageError(f"the tool {name!r} is not here any more")
+
+    return Tool(name, "not here any more", NO_PARAMETERS, run, untrusted=True)
 
 
 def texts(ran: Sequence[Ran]) -> list[tuple[ToolCall, str, bool]]:

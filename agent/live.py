@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 
 from registry.errors import LLMConnectionError
@@ -17,15 +17,18 @@ _FINAL = re.compile(r'"type"\s*:\s*"final_answer"')
 
 
 class LiveAnswer:
-    """Hands on the text of turns as `answer` events; a turn that turns out not to be the answer is reset."""
+    """Hands on the text of turns as `answer` events; a turn that turns out not to be the answer is reset. `told`: how
+    far the answer came in another process (started, done); what was shown of one that is not done is void."""
 
-    def __init__(self, emit: Emitter, mode: str) -> None:
+    def __init__(self, emit: Emitter, mode: str, told: Collection[str] = ()) -> None:
         self.emit, self.mode = emit, mode
-        self.started = False
+        self.started, self.done = "start" in told, "done" in told
         self.shown = ""
 
-    async def turn(self, chunks: AsyncGenerator[StreamChunk, None]) -> LLMResult:
-        """Streams one turn; returns its result."""
+    async def turn(self, chunks: AsyncGenerator[StreamChunk, None], begun: str = "") -> LLMResult:
+        """Streams one turn, which goes on from the text `begun`; returns its result."""
+        if not self.shown:
+            self._show(begun)
         reader = AnswerString() if self.mode == "json" else None
         async with aclosing(chunks) as stream:
             async for chunk in stream:
@@ -46,6 +49,8 @@ class LiveAnswer:
 
     def accept(self, answer: str) -> None:
         """The run's answer stands: what is missing of it follows, what differs is replaced."""
+        if self.done:
+            return
         if not answer.startswith(self.shown):
             self.void()
         self._show(answer[len(self.shown) :])

@@ -5,32 +5,30 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from registry.errors import BadRequestError, BudgetExceededError, ContextLengthError, LLMError
-from registry.messages import LLMResult, Message, Usage
-from registry.text import cut_middle, load_prompt
+from registry.messages import LLMResult, Message
+from registry.text import load_prompt
 from registry.tokens import estimate_messages
 
 from .calls import ToolRunner, texts
 from .guards import LoopGuard, tool_of
-from .hooks import HookContext
 from .interrupts import interrupt_message
 from .live import LiveAnswer
-from .modes import Mode, mode_for
-from .selection import TOOL_SELECTION_THRESHOLD, select_tools
+from .modes import JSON
+from .opening import Opening, opened, tell_who
+from .past import OPENING, WINDOW
+from .replay import Change, Replay
 from .state import AgentState, StopReason, Turn
 from .summary import gathered
-from .trust import joined_taint, new_marker
+from .trust import joined_taint
 
 if TYPE_CHECKING:
     from .react import ReActAgent
 
 MIN_LOOP_OUTPUT = 2_048
 """Output tokens a loop call asks for at least, where the model allows."""
-QUERY_TAIL_CHARS = 20_000
-"""What is kept of a query whose summary failed: its end."""
 MAX_NUDGES = 2
 """Empty replies that are answered with a nudge; the next one ends the run."""
 MAX_CUTS = 3
@@ -52,75 +50,65 @@ _NO_JSON = re.compile(r"response_format|json", re.IGNORECASE)
 class Run:
     """One run: the places where the world is touched. What is known stands in the frozen state."""
 
-    def __init__(self, agent: ReActAgent) -> None:
-        self.agent, self.llm, self.options, self.emit = agent, agent.llm, agent.options, agent.emit
-        self.tools = agent.tools
-        self.mode: Mode = mode_for(agent.llm, agent.options.use_native_tools)
-        self.services = replace(agent.services, marker=agent.services.marker or new_marker())
-        self.live = LiveAnswer(agent.emit, self.mode.name) if agent.options.answer_mode == "direct" else None
-        self.runner = self._runner()
+    def __init__(self, agent: ReActAgent, query: str) -> None:
+        self.agent, self.llm, self.options = agent, agent.llm, agent.options
+        self.past = Replay(agent.services.past, agent.llm)
+        self.emit = self.past.telling(agent.emit)
+        direct = agent.options.answer_mode == "direct"
+        self.live = LiveAnswer(agent.emit, "", self.past.answered) if direct else None
+        self._goes_by(Opening.of(agent, query))
 
-    def _runner(self) -> ToolRunner:
-        metadata = self.options.metadata or {}
+    def _goes_by(self, opening: Opening) -> None:
+        """From here on this mode, these tools."""
         agent = self.agent
-        return ToolRunner(
-            self.tools, agent.hooks, self.emit, agent.clock, metadata, self.services, lambda role: agent.llm
+        self.opening, self.mode, self.tools = opening, opening.mode, opening.tools
+        self.services = replace(agent.services, marker=opening.marker)
+        if self.live is not None:
+            self.live.mode = self.mode.name
+        self.runner = ToolRunner(
+            self.tools,
+            agent.hooks,
+            agent.emit,
+            agent.clock,
+            self.options.metadata or {},
+            self.services,
+            lambda role: agent.llm,
+            self.past,
         )
 
     # The start
 
-    async def start(self, query: str, history: Sequence[Message]) -> AgentState:
+    async def start(self, history: Sequence[Message]) -> AgentState:
         """The first state: tools chosen, query bounded, history made to fit, hooks heard."""
         try:
-            return await self._start(query, history)
+            return await self._start(history)
         except LLMError as error:
-            opening = (self._system(), Message.user(query, pinned=True))
-            return self._failed(AgentState(query, opening, opening), error)
+            query = self.opening.query
+            begun = (self._system(), Message.user(query, pinned=True))
+            return self._failed(AgentState(query, begun, begun), error)
 
-    async def _start(self, query: str, history: Sequence[Message]) -> AgentState:
-        usage = Usage.zero()
-        if len(query) > self.options.max_query_chars:
-            query, cost = await self.agent.guard.summarise(query, self.llm, "planner_input", tail=QUERY_TAIL_CHARS)
-            usage += cost
-        query = self._half_of_budget(query)
-        if len(self.tools) > TOOL_SELECTION_THRESHOLD:
-            self.emit("phase", phase="selecting_tools", total_tools=len(self.tools))
-            self.tools, cost = await select_tools(self.llm, self.tools, query)
-            usage += cost
-            self.runner = self._runner()
-        context = await self.agent.hooks.started(self._start_ctx(query)) if len(self.agent.hooks) else ()
+    async def _start(self, history: Sequence[Message]) -> AgentState:
+        opening, usage = await opened(self.opening, self.agent, self.past, self.emit)
+        self._goes_by(opening)
         head = (self._system(), *(_earlier(message) for message in history if message.role != "system"))
-        tail = (*(Message.user(text) for text in context), Message.user(query, pinned=True))
-        fitted = await self.agent.guard.fit(head + tail, self.llm, hint="general", marker=self.services.marker)
-        if fitted.compacted:
-            self._tell_compacted(len(head + tail), fitted.messages)
-        state = AgentState(query, fitted.messages, head + tail, usage + fitted.usage, taint=self.services.taint)
-        return replace(state, guard=LoopGuard(self.options.cycle_detection_threshold))
+        tail = (*(Message.user(text) for text in opening.context), Message.user(opening.query, pinned=True))
+        guard = LoopGuard(self.options.cycle_detection_threshold)
+        state = AgentState(opening.query, head + tail, head + tail, usage, guard=guard, taint=self.services.taint)
+        return await self._fitted(state, 1.0, hint="general")
 
     def _system(self) -> Message:
-        extra = self.agent.system_prompt
-        today = datetime.fromtimestamp(self.agent.clock.time(), UTC).date().isoformat()
-        return Message.system(self.mode.system_prompt(today, self.tools, extra))
-
-    def _start_ctx(self, query: str) -> HookContext:
-        metadata = {**(self.options.metadata or {}), "query": query}
-        return HookContext("", {}, metadata.get("agent_id"), metadata.get("user_id"), metadata)
-
-    def _half_of_budget(self, query: str) -> str:
-        """The query leaves at least half of the budget to the work."""
-        budget = self.agent.guard.budget(self.llm) // 2
-        tokens = estimate_messages([Message.user(query)])
-        return (
-            query if tokens <= budget else cut_middle(query, max(200, len(query) * budget // tokens), "\n[Truncated]\n")
-        )
+        return self.opening.head(self.agent.system_prompt)
 
     # One step: query, then act
 
     async def step(self, state: AgentState) -> AgentState:
         """One iteration: limits, context, the model's turn, what it asks for."""
-        last = self.agent.finishing or state.iterations + 1 >= self.options.max_iterations
-        if last and state.iterations and self.options.max_iterations > 1:
-            state = state.said(self._note("last_turn"))
+        finishing = self.past.last_turn()
+        if finishing is None:
+            finishing = self.agent.finishing
+        last = finishing or state.iterations + 1 >= self.options.max_iterations
+        if last and self.options.max_iterations > 1:
+            state = self._told_last(state)
         try:
             state, result = await self._query(state, final_only=last)
         except LLMError as error:
@@ -134,6 +122,8 @@ class Run:
         """The model's turn; a conversation it finds too long is compacted harder and sent once more."""
         state = await self._fitted(state, 1.0)
         self.emit("step", type="thinking", status="start", iteration=state.iterations + 1)
+        while (change := self.past.change(WINDOW, OPENING)) is not None:  # what refused requests led to
+            state = self._changed(state, change, refused=True)
         while True:
             try:
                 return state, await self._chat(state, final_only=final_only)
@@ -142,14 +132,15 @@ class Run:
                     raise
                 if error.context_size:
                     self.llm.learn_context_size(error.context_size)
-                smaller = replace(await self._fitted(state, 0.5), squeezed=True)
+                smaller = replace(await self._fitted(state, 0.5, context_size=error.context_size), squeezed=True)
                 if estimate_messages(smaller.window) >= estimate_messages(state.window):
                     raise  # the same request again would only fail again
                 state = smaller
             except BadRequestError as error:
                 if not self._other_mechanism(state, error):
                     raise
-                state = self._restarted(state)
+                state = self._restarted(state, replace(self.opening, mode=JSON))
+                self.opening.tell(self.emit)
 
     async def _chat(self, state: AgentState, *, final_only: bool) -> LLMResult:
         spent = None if state.guard.spent is None else tool_of(state.guard.spent)
@@ -160,9 +151,9 @@ class Run:
             asked["max_tokens"] = None
         elif self.llm.max_output_tokens < MIN_LOOP_OUTPUT:
             asked["max_tokens"] = self.llm.max_output_tokens
-        if self.live is None:
+        if self.past.turn() or self.live is None:
             return await self.llm.chat(state.window, **asked)
-        return await self.live.turn(self.llm.stream_chat(state.window, **asked))
+        return await self.live.turn(self.llm.stream_chat(state.window, **asked), state.cut_answer)
 
     def _other_mechanism(self, state: AgentState, error: BadRequestError) -> bool:
         """Whether the server refused tools or response_format as such, and there is another way to ask."""
@@ -176,21 +167,35 @@ class Run:
                 return True
         return False
 
-    def _restarted(self, state: AgentState) -> AgentState:
-        """The same conversation in the mode that is left."""
-        self.mode = mode_for(self.llm, self.options.use_native_tools)
-        if self.live is not None:
-            self.live.mode = self.mode.name
-        window = (self._system(), *state.window[1:])
-        return replace(state, window=window, trace=(self._system(), *state.trace[1:]))
+    def _restarted(self, state: AgentState, opening: Opening) -> AgentState:
+        """The same conversation in another mode."""
+        self._goes_by(opening)
+        system = self._system()
+        return replace(state, window=(system, *state.window[1:]), trace=(system, *state.trace[1:]))
 
-    async def _fitted(self, state: AgentState, share: float) -> AgentState:
+    def _changed(self, state: AgentState, change: Change, *, refused: bool = False) -> AgentState:
+        """After a compaction or a change of the mode that is recorded; `refused`: a provider's refusal led to it."""
+        if change.mark == OPENING:
+            return self._restarted(state, self.opening.as_told(change.told, self.agent))
+        if size := change.told.get("context_size"):
+            self.llm.learn_context_size(size)
+        return replace(state.compacted(change.window).spent(change.usage), squeezed=state.squeezed or refused)
+
+    async def _fitted(
+        self, state: AgentState, share: float, *, hint: str = "react_iteration", context_size: int | None = None
+    ) -> AgentState:
+        if (change := self.past.change(WINDOW)) is not None:
+            return self._changed(state, change)
+        if self.past.within:
+            return state  # it fitted
+        self.past.check()
         tokens = None
         if state.measured:
             tokens = state.measured + estimate_messages(state.window[state.measured_count :])
         fitted = await self.agent.guard.fit(
             state.window,
             self.llm,
+            hint=hint,
             tokens=tokens,
             overhead=state.overhead,
             share=share,
@@ -199,7 +204,9 @@ class Run:
         if fitted.messages == state.window:
             return state
         if fitted.compacted:
-            self._tell_compacted(len(state.window), fitted.messages)
+            self.emit("compact", original_messages=len(state.window), kept_messages=len(fitted.messages))
+        learnt = {"context_size": context_size} if context_size else {}
+        self.emit("compacted", messages=[message.to_json() for message in fitted.messages], **learnt)
         return state.compacted(fitted.messages).spent(fitted.usage)
 
     # What a turn asks for
@@ -242,6 +249,7 @@ class Run:
             state = state.said(*self.mode.observations(turn, [(call, text, True) for call in turn.calls]))
             return self._stopped_at_limit(state)
         ran = await self.runner.run(turn, state.guard, state.iterations, result.finish_reason, state.taint)
+        self.past.called()
         state = state.said(*self.mode.observations(turn, texts(ran)))
         refused = any(one.refused for one in ran)
         guard = state.guard.after([one.entry for one in ran], refused=refused)
@@ -252,6 +260,7 @@ class Run:
             tool_iterations=state.tool_iterations + 1,
             taint=joined_taint(state.taint, *(one.taint for one in ran)),
             usage=sum((one.usage for one in ran if one.usage is not None), state.usage),
+            uncertain=state.uncertain + tuple(one.uncertain for one in ran if one.uncertain is not None),
         )
         if guard.exhausted:
             return self._end(state.stopped("loop_detected", gathered(state.records), error="loop_detected"))
@@ -308,6 +317,13 @@ class Run:
 
     # Small parts
 
+    def _told_last(self, state: AgentState) -> AgentState:
+        """The next turn is the last one; a model that has not begun is only not given any tools."""
+        if state.iterations:
+            return state.said(self._note("last_turn"))
+        self.emit("note", kind="last_turn", content="")
+        return state
+
     def _unless_last(self, state: AgentState, last: bool) -> AgentState:
         return self._stopped_at_limit(state) if last else state
 
@@ -318,6 +334,8 @@ class Run:
         reason = _REASONS.get(error.code, "llm_error")
         if isinstance(error, BudgetExceededError):
             reason = "budget_exceeded"
+        cost = {} if error.usage is None else {"usage": error.usage.to_json()}
+        tell_who(self.emit, "failed", str(error), code=error.code, **cost)
         self._void()
         if error.usage is not None:
             state = state.spent(error.usage)
@@ -331,11 +349,12 @@ class Run:
         return state
 
     def _interrupted(self, state: AgentState) -> tuple[AgentState, bool]:
-        taken = self.agent.interrupts.drain() if self.agent.interrupts is not None else ()
-        if not taken:
-            return state, False
-        self.emit("inject", type="inject", content="\n\n".join(taken))
-        return state.said(interrupt_message(taken)), True
+        taken = self.past.interrupts()
+        if taken is None:
+            taken = self.agent.interrupts.drain() if self.agent.interrupts is not None else ()
+            if taken:
+                self.emit("inject", type="inject", content="\n\n".join(taken))
+        return (state.said(interrupt_message(taken)), True) if taken else (state, False)
 
     def _void(self) -> None:
         """What was streamed of this turn was not the answer."""
@@ -349,10 +368,6 @@ class Run:
 
     def _tell_thinking(self, state: AgentState, turn: Turn) -> None:
         self.emit("step", type="thinking", status="done", iteration=state.iterations, reasoning=turn.reasoning)
-
-    def _tell_compacted(self, before: int, window: Sequence[Message]) -> None:
-        self.emit("compact", original_messages=before, kept_messages=len(window))
-        self.emit("compacted", messages=[message.to_json() for message in window])
 
 
 def _earlier(message: Message) -> Message:

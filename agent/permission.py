@@ -24,10 +24,19 @@ class Permission:
         self._hooks, self._waits, self._metadata = hooks, waits, metadata
 
     async def of(
-        self, tool: Tool, arguments: dict[str, Any], call_id: str, taint: tuple[str, ...]
+        self,
+        tool: Tool,
+        arguments: dict[str, Any],
+        call_id: str,
+        taint: tuple[str, ...],
+        waited: PendingCall | None = None,
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
         """The arguments to run with, validated again where a guard rewrote them, and the guards' notes. `taint`: what
-        the agent has read that is not to be trusted. Raises NotPermittedError."""
+        the agent has read that is not to be trusted. One that `waited` for a human in another process passed the
+        guards then, and goes on waiting. Raises NotPermittedError."""
+        if waited is not None:
+            await self._approved(waited, tool, ())
+            return dict(waited.tool_args), ()
         asked: list[ApprovalRequest | None] = []
         notes: tuple[str, ...] = ()
         if len(self._hooks):

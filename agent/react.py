@@ -111,9 +111,9 @@ class ReActAgent:
 
         No failure of the model or of a tool is raised, only a cancellation. `history` is an earlier conversation.
         """
-        run = Run(self)
+        run = Run(self, query)
         with telemetry.agent(self.llm, (self.options.metadata or {}).get("agent_id")) as span:
-            state = await run.start(query, history)
+            state = await run.start(history)
             while state.stop_reason is None:
                 state = await run.step(state)
             telemetry.agent_ended(span, state.result())

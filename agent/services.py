@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from registry.artifacts import ArtifactStore
     from registry.call_cache import CallCache
     from registry.llm import LLM
+
+    from .past import AgentPast, Key
 
 
 async def at_once() -> None:
@@ -28,7 +30,7 @@ class Services:
     random code that delimits tools' text in this job (else one of the run's own). `taint`: where the text that the
     agent is given came from, as far as that is not to be trusted. `barrier` returns when all that was told so far is
     kept for good: around each call that may change something. `activity` counts the calls, and may keep new ones from
-    beginning.
+    beginning. `past`: what is recorded of agents that were begun by another process.
     """
 
     llm: Callable[[str | None], LLM] | None = None
@@ -39,3 +41,4 @@ class Services:
     taint: tuple[str, ...] = ()
     barrier: Callable[[], Awaitable[None]] = at_once
     activity: Activity = field(default_factory=Activity)
+    past: Mapping[Key, AgentPast] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from registry.messages import LLMResult, Message, ToolCall, Usage
 
 from .guards import LoopGuard
+from .waits import PendingCall
 
 StopReason = Literal[
     "final_answer",
@@ -47,6 +48,8 @@ class AgentResult:
     loop_detected, truncated, empty_response, refusal, content_filter, context_length, budget_exceeded, llm_error;
     `error` carries the code of the cause and `error_message` its text where there is one. `unparsed` says that the
     answer is a reply the JSON mode could not read. `taint`: the untrusted origins of what the agent has read.
+    `uncertain`: calls that were under way when an earlier process of this run died, of which nobody knows whether they
+    took effect.
     """
 
     answer: str
@@ -59,6 +62,7 @@ class AgentResult:
     error_message: str | None = None
     unparsed: bool = False
     taint: tuple[str, ...] = ()
+    uncertain: tuple[PendingCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,7 @@ class AgentState:
     error_message: str | None = None
     unparsed: bool = False
     taint: tuple[str, ...] = ()
+    uncertain: tuple[PendingCall, ...] = ()
 
     def said(self, *messages: Message) -> AgentState:
         """With these messages at the end of the conversation."""
@@ -163,4 +168,5 @@ class AgentState:
             self.error_message,
             self.unparsed,
             self.taint,
+            self.uncertain,
         )
