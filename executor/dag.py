@@ -124,9 +124,8 @@ class DAGExecutor:
             raise UsageError("this executor runs a plan already: one at a time")
         self._execution, self._used = _Execution(self, plan, kept, begun), True
         self.results = self._execution.results
-        for name in cancelled:
-            if name in self._execution.steps:
-                self._execution.cancel(name)
+        for name in set(cancelled) & set(self._execution.steps):
+            self._execution.cancel(name)
         try:
             with calling(round=plan.round):
                 return await self._execution.run(self._stop)

@@ -20,14 +20,13 @@ from registry.errors import BudgetExceededError, DagwrightError, LLMError, Usage
 from registry.redaction import error_fields
 
 from .budget_end import trace_of
-from .job_account import tell_ended, tell_started
+from .job_account import tell_ended, tell_goes_on, tell_started
 from .job_state import Ending, JobState
 from .job_types import Job, JobStatus
 from .plan_rounds import run_plan_only, run_rounds
+from .rounds import CHANGED, STOPPED
 from .single_agent import run_single_agent
 
-CHANGED = "Skipped — user changed requirements"
-STOPPED = "Skipped — stopped by the user"
 CANCELLED: tuple[JobStatus, str, str] = ("cancelled", "cancelled", "The job was cancelled.")
 
 log = structlog.get_logger(__name__)
@@ -100,7 +99,7 @@ class JobRunner:
         """
         with calling(job_id=self.state.log.job_id), telemetry.workflow(self.state.mode) as self._span:
             self._task = task = asyncio.current_task()
-            tell_started(self.state)
+            (tell_started if self.state.past is None else tell_goes_on)(self.state)
             try:
                 if self.cancelling:
                     raise asyncio.CancelledError

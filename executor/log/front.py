@@ -48,6 +48,7 @@ class JobLog(ABC):
         self._held_step: str | None = None
         self._answers: dict[str | None, StreamRedactor] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._lead: tuple[str, Mapping[str, Any]] | None = None
 
     @abstractmethod
     def _keep(self, event: Event) -> None:
@@ -85,6 +86,10 @@ class JobLog(ABC):
         if channel == "answer" and payload.get("status") != "done":
             self._answer_void(step_id)
         self._write(channel, redact_data(payload), step_id)
+
+    def lead(self, channel: str, payload: Mapping[str, Any]) -> None:
+        """An event that is written right before the next one; where none comes, it is no news."""
+        self._lead = channel, payload
 
     def flush(self) -> None:
         """Writes what is held back."""
@@ -147,6 +152,9 @@ class JobLog(ABC):
             self._timer = asyncio.get_running_loop().call_later(self.merge_seconds, self._write_held_now)
 
     def _write(self, channel: str, payload: Mapping[str, Any], step_id: str | None) -> None:
+        if self._lead is not None:
+            lead, self._lead = self._lead, None
+            self._write(*lead, None)
         self.seq += 1
         event = Event(self.job_id, self.seq, self.clock.time(), channel, step_id, payload)
         metrics.observe(event)

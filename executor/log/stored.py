@@ -98,6 +98,10 @@ class StoredLog(JobLog):
         if self._failed is not None:
             raise LogFailedError(f"{type(self._failed).__name__}: {self._failed}") from self._failed
 
+    def goes_on(self, part: int) -> None:
+        """The job goes on: its next answer is this part, a number that no reader has seen."""
+        self._part = part
+
     def ends(self, ending: Ending) -> None:
         """The rest is stored with the job's end in the same statement, where this is called right after the last event,
         before anything waits. The next barrier waits for it."""
