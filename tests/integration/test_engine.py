@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,7 +12,8 @@ from uuid import uuid4
 
 import pytest
 
-from executor.engine import Engine, enqueue, reconcile
+from executor.engine import Engine, Handle, enqueue, prune, reconcile
+from executor.handover import Outcome
 from executor.store.database import Database
 from executor.store.jobs import JobStore, NewJob
 from tests.support.command import PATIENCE
@@ -43,7 +46,7 @@ async def end(database: Database, job_id: str) -> None:
 
 @asynccontextmanager
 async def running(
-    database: Database, handle: Callable[[str], Awaitable[None]], slots: int = 4, grace: float = 0.1, **timing: float
+    database: Database, handle: Handle, slots: int = 4, grace: float = 0.1, **timing: float
 ) -> AsyncIterator[Engine]:
     engine = Engine(database, **{"heartbeat": 1.0, "poll": 0.5, **timing})
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
@@ -161,6 +164,118 @@ async def test_stop_lets_jobs_end_within_the_grace_and_hands_the_others_over(dat
     assert await queue(database) == {slow: "queued"}
     async with running(database, handled):  # at once, no heartbeat has to be missed
         await until(handled.have([slow]))
+
+
+async def test_jobs_are_told_of_the_stop_and_hand_themselves_over(database: Database) -> None:
+    (job_id,) = await created(database)
+    begun = asyncio.Event()
+
+    async with running(database, lambda job_id: waits_for_the_end(engine, begun), grace=60.0) as engine:
+        await begun.wait()
+    assert await queue(database) == {job_id: "queued"}
+
+
+async def waits_for_the_end(engine: Engine, begun: asyncio.Event) -> Outcome:
+    begun.set()
+    await engine.handover.told()
+    return "handed_over"
+
+
+async def test_a_job_that_could_not_be_run_is_tried_again(database: Database) -> None:
+    await created(database)
+    times = 0
+
+    async def handle(job_id: str) -> Outcome:
+        nonlocal times
+        times += 1
+        if times < 3:
+            return "broke"
+        await end(database, job_id)
+        return "ended"
+
+    async with running(database, handle):
+        await until(lambda: times == 3)
+        await until(lambda: emptied(database))
+
+
+async def test_a_job_whose_wait_is_over_soon_is_queued_in_time(database: Database) -> None:
+    """Long before the next look for jobs without a row."""
+    await created(database)
+    times = 0
+
+    async def handle(job_id: str) -> Outcome:
+        nonlocal times
+        times += 1
+        if times == 2:
+            await end(database, job_id)
+            return "ended"
+        await sql(
+            database,
+            "update dw_jobs set status = 'needs_decision', owner = null, wake_at = now() + interval '1 second' "
+            "where id = $1",
+            job_id,
+        )
+        return "parked"
+
+    began = time.monotonic()
+    async with running(database, handle):
+        await until(lambda: times == 2)
+        await until(lambda: emptied(database))
+    assert 1 <= time.monotonic() - began < 25
+
+
+async def test_a_wait_that_another_worker_left_behind_is_ended_in_time(database: Database) -> None:
+    (job_id,) = await created(database)
+    await sql(database, "delete from pgqueuer")
+    await sql(database, "update dw_jobs set status = 'needs_decision', wake_at = now() + interval '1.5 seconds'")
+    handled, began = Handled(database), time.monotonic()
+    async with running(database, handled):
+        await until(handled.have([job_id]))
+    assert time.monotonic() - began < 25
+
+
+async def test_a_busy_loop_loses_no_job(database: Database, database_url: str) -> None:
+    """The loop stands still for most of the time after which a worker counts as dead, over and over, while another
+    worker, of another thread, looks for jobs of dead ones."""
+    await created(database)
+    heartbeat, taken, begun, over = 2.0, list[str](), threading.Event(), threading.Event()
+
+    async def handle(job_id: str) -> None:
+        begun.set()
+        for _ in range(8):
+            time.sleep(0.7 * heartbeat)  # noqa: ASYNC251 - that is what is tried
+            await asyncio.sleep(0.02)
+        await end(database, job_id)
+
+    async def look() -> None:
+        async def steal(job_id: str) -> None:
+            taken.append(job_id)
+
+        async with Database.open(database_url, size=2) as other, running(other, steal, heartbeat=heartbeat):
+            while not over.is_set():
+                await asyncio.sleep(0.05)
+
+    async with running(database, handle, heartbeat=heartbeat):
+        await until(begun.is_set)
+        looking = asyncio.create_task(asyncio.to_thread(asyncio.run, look()))
+        await until(lambda: emptied(database))
+        over.set()
+        await looking
+    assert taken == []
+
+
+async def test_the_account_of_what_was_done_does_not_grow_for_ever(database: Database) -> None:
+    async with running(database, Handled(database)):
+        await created(database, 3)
+        await until(lambda: emptied(database))
+        await sql(database, "update pgqueuer_log set created = now() - interval '2 days'")
+        await created(database, 2)
+        await until(lambda: emptied(database))
+    rows = await sql(database, "select id from pgqueuer_log where created > now() - interval '1 day'")
+    assert len(rows) == 2 * 3  # queued, picked, done
+    assert len(await sql(database, "select id from pgqueuer_log")) == 5 * 3
+    await prune(database)
+    assert await sql(database, "select id from pgqueuer_log") == rows
 
 
 async def test_a_row_whose_worker_died_is_given_to_another(database: Database) -> None:
