@@ -91,7 +91,7 @@ class Replay:
         place = self._ahead()
         if place < len(self._line) and self._line[place][0] == FAILED:
             raise RecordedError(self._line[place][1])
-        if self.live and self.past.superseded:
+        if place >= len(self._line) and self.past.superseded:
             raise EndedThereError
 
     def opening(self) -> Change | None:
@@ -110,7 +110,6 @@ class Replay:
         """Whether the model's next turn is recorded: then it is given when it is asked for."""
         self.check()
         if not self.within:
-            self._place = len(self._line)
             return False
         self._place = self._turns[self.turns] + 1
         self.turns += 1
