@@ -173,6 +173,18 @@ def learn_rate(accepted: Sequence[Start], back_at: float, measure: Measure) -> R
     return next(rate for rate in reversed(telling) if rate.amount / rate.seconds >= least)
 
 
+def tightened(known: Rate, starts: Starts, back_at: float) -> Rate | None:
+    """A rate that was known and kept, and met a refusal all the same: in its time less is taken than was thought, or a
+    call was longer on its way. What was accepted in that time is its new amount. None where that was nothing: the time
+    is another one; or no less: it was not kept."""
+    amount = 0
+    for start in reversed(starts):
+        if start.at <= back_at - known.seconds:
+            break
+        amount += start.tokens if known.measure == "tokens" else 1
+    return replace(known, amount=amount) if 0 < amount < known.amount else None
+
+
 @dataclass(frozen=True, slots=True)
 class Learned:
     """A rate, when it was learned, and the seconds after which it is relaxed by a step; 0: as suits its time."""

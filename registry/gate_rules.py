@@ -12,7 +12,18 @@ import re
 from dataclasses import dataclass, replace
 
 from .errors import LLMError, OverloadedError, RateLimitError
-from .gate_limits import RELAXED_ENOUGH, Learned, Limits, Measure, Start, Starts, learn_rate, relaxation, set_rates
+from .gate_limits import (
+    RELAXED_ENOUGH,
+    Learned,
+    Limits,
+    Measure,
+    Start,
+    Starts,
+    learn_rate,
+    relaxation,
+    set_rates,
+    tightened,
+)
 from .retry import RetryPolicy
 
 SPACING = 0.005
@@ -254,6 +265,10 @@ class Traffic:
             return
         hold.unread = False
         if hold.measure is None:
+            return
+        known = self._learned.get(hold.measure)
+        if known is not None and (rate := tightened(known.rate, self.starts, hold.said)) is not None:
+            self._learned[hold.measure] = Learned(rate, now)
             return
         accepted, back_at = self.starts.of_rounds(hold.first, hold.last), hold.said
         if not accepted:  # what was said before was too soon: the same window goes on

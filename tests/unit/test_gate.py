@@ -18,7 +18,7 @@ from registry.adapters.openai_chat import OpenAIChatLLM
 from registry.adapters.openai_responses import OpenAIResponsesLLM
 from registry.errors import BadRequestError, LLMConnectionError, LLMError, OverloadedError, RateLimitError, UsageError
 from registry.gate import ProviderGate, forget_gates, shared_gate
-from registry.gate_limits import HORIZON, LOG_SIZE, Learned, Limits, Rate, Start, Starts, learn_rate
+from registry.gate_limits import HORIZON, LOG_SIZE, Learned, Limits, Rate, Start, Starts, learn_rate, tightened
 from registry.gate_rules import SPACING, Traffic
 from registry.llm import LLM
 from registry.llm_types import CallRecord, ChatRequest, Prepared
@@ -371,6 +371,36 @@ def test_a_refusal_that_the_limit_as_it_was_would_have_met_too_is_another_limit(
     relaxed, sent = 31.0, starts_at(27.0, 30.0)
     assert learned.confirmed(sent, Start(relaxed, 1, 0), relaxed) is None
     assert learned.confirmed(starts_at(19.0, 19.5), Start(20.0, 1, 0), 20.0) is None  # it was not relaxed yet
+
+
+def test_a_limit_that_was_kept_and_refused_takes_less_in_its_time() -> None:
+    sent = starts_at(*(n / 50 for n in range(150)))  # 50 a second, for 3 seconds
+    known = Rate(50, 1.0)
+    assert tightened(known, sent, back_at=3.2) == Rate(39, 1.0)  # since 2.2
+    assert tightened(Rate(50, 1.0, "tokens"), sent, back_at=3.2) == Rate(39, 1.0, "tokens")
+    assert tightened(known, sent, back_at=9.0) is None  # the provider speaks of a longer time
+    assert tightened(Rate(30, 1.0), sent, back_at=3.2) is None  # it was not kept
+
+
+def test_a_known_limit_that_is_refused_is_learned_from_its_own_time() -> None:
+    traffic, policy = Traffic(), RetryPolicy()
+    sent = [traffic.started(100 + n / 1000, 1) for n in range(51)]
+    traffic.refused(sent.pop(), RateLimitError("slow down", retry_after=0.95), policy, 100.05, 50)
+    for start in sent:
+        traffic.ended(start, 100.2, well=True)
+    now = 102.0
+    assert traffic.wait(now, Limits(), 1, 0) == 0.0  # 50 a second
+    for _ in range(8 * 40):  # steady work just below it, then a refusal all the same
+        traffic.ended(traffic.started(now, 1), now, well=True)
+        now += 1 / 40
+    traffic.refused(traffic.started(now, 1), RateLimitError("slow down", retry_after=0.11), policy, now, 0)
+    begun = now = now + 1.2
+    taken = 0
+    while traffic.wait(now, Limits(), 1, 0) == 0.0:
+        traffic.started(now, 1)
+        taken, now = taken + 1, now + 0.01
+    assert taken == 35  # of those 40 a second in the 0.89 seconds before, not the hundreds of all that time
+    assert now < begun + 1
 
 
 def seconds_of(learned: Learned, now: float) -> float:
