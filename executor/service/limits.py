@@ -48,17 +48,18 @@ class Starts:
         self._locks: dict[str, asyncio.Lock] = {}
 
     @asynccontextmanager
-    async def start(self, who: Caller) -> AsyncIterator[None]:
-        """Within the block a job may be created. Raises 429."""
+    async def start(self, who: Caller, *, batch: bool = False) -> AsyncIterator[None]:
+        """Within the block a job, or a batch, may be created. A batch may have any number of items, whatever the limit
+        of jobs: they begin as there is room. Raises 429."""
         if who.key is None or (who.key.limits.running_jobs is None and who.key.limits.usd_per_day is None):
             yield
             return
         async with self._locks.setdefault(who.tenant, asyncio.Lock()):
-            await self._check(who.key)
+            await self._check(who.key, None if batch else who.key.limits.running_jobs)
             yield
 
-    async def _check(self, key: Key) -> None:
-        jobs, usd = key.limits.running_jobs, key.limits.usd_per_day
+    async def _check(self, key: Key, jobs: int | None) -> None:
+        usd = key.limits.usd_per_day
         if jobs is not None:
             row = await self._database.row("jobs.running_of_tenant", key.id)
             if row is not None and row["running"] >= jobs:

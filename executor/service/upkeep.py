@@ -17,6 +17,8 @@ EVERY = 60.0
 """Seconds between looks at the batches, where none is due before."""
 SOON = 0.05
 """Seconds between looks at least."""
+AGAIN = 5.0
+"""Seconds before the next look where the database did not answer."""
 
 log = structlog.get_logger(__name__)
 
@@ -50,16 +52,22 @@ class Upkeep:
     async def _look_after(self, batches: BatchStore) -> None:
         errors: tuple[type[Exception], ...] = (BusyError, *database_errors())
         while True:
-            self._news.clear()
-            wait = EVERY
             try:
                 await batches.look_after()
-                due = await batches.next_due()
-                wait = EVERY if due is None else min(max(due, SOON), EVERY)
+                await self._until_due(batches)
             except errors as error:
                 log.warning("batches_not_looked_after", error=str(error) or type(error).__name__)
+                await asyncio.sleep(AGAIN)
+
+    async def _until_due(self, batches: BatchStore) -> None:
+        loop = asyncio.get_running_loop()
+        latest = loop.time() + EVERY
+        while True:
+            self._news.clear()
+            due = await batches.next_due()
+            wait = latest - loop.time()
             try:
-                async with asyncio.timeout(wait):
+                async with asyncio.timeout(wait if due is None else min(wait, max(due, SOON))):
                     await self._news.wait()
             except TimeoutError:
-                pass
+                return

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from executor.engine import BATCH_PRIORITY, enqueue
+from executor.engine import BATCH_PRIORITY, enqueue, release
 from executor.job_types import Job, JobStatus
 from executor.json_lines import one_line
 from executor.results import rfc3339
@@ -70,13 +70,15 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """What a batch is created from, beside its items. `seconds`: how long its items may take, all together."""
+    """What a batch is created from, beside its items. `seconds`: how long its items may take, all together. `held`: its
+    key bounds how many jobs run at once, so that its items are queued as others end."""
 
     mode: Mode
     seconds: float
     metadata: Mapping[str, Any] = field(default_factory=dict)
     idempotency_key: str | None = None
     request_hash: bytes | None = None
+    held: bool = False
 
 
 class BatchStore:
@@ -106,13 +108,15 @@ class BatchStore:
             for chunk in _chunks(items):
                 well = [item for item in chunk if item.fault is None]
                 bad = [(item, item.fault) for item in chunk if item.fault is not None]
-                await _add_good(connection, tenant, batch.mode, batch_id, well)
+                await _add_good(connection, tenant, batch, batch_id, well)
                 await _add_bad(connection, tenant, batch.mode, batch_id, bad)
                 good, total = good + len(well), total + len(chunk)
                 faults += [(item.line, fault) for item, fault in bad][: 20 - len(faults)]
             if not good:
                 raise EmptyBatchError(faults)
             await connection.execute(statement("batches.set_total"), batch_id, total)
+            if batch.held:
+                await release(connection, tenants=[tenant])
         return batch_id, True
 
     async def known(self, tenant: str, batch: NewBatch) -> str | None:
@@ -181,11 +185,12 @@ class BatchStore:
             if row is None or not row["ended"]:
                 break
         async with self.database.transaction() as connection:
-            await connection.execute("select from dw_batches where id = $1 for update", batch_id)
+            tenant = await connection.fetchval("select tenant from dw_batches where id = $1 for update", batch_id)
             asked = await connection.fetch(statement("batches.ask_the_rest"), batch_id)
             # what waits for a human is run by nobody: whoever claims it ends it
             if unowned := [row["id"] for row in asked if not row["owned"]]:
                 await enqueue(connection, unowned, BATCH_PRIORITY)
+            await release(connection, tenants=[tenant])
 
 
 async def _known(connection: Connection, tenant: str, batch: NewBatch) -> str | None:
@@ -211,14 +216,14 @@ def _chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
         yield chunk
 
 
-async def _add_good(connection: Connection, tenant: str, mode: Mode, batch_id: str, items: list[Item]) -> None:
+async def _add_good(connection: Connection, tenant: str, batch: NewBatch, batch_id: str, items: list[Item]) -> None:
     if not items:
         return
     ids = [new_id() for _ in items]
     await connection.execute(
         statement("batches.add_items"),
         tenant,
-        mode,
+        batch.mode,
         batch_id,
         ids,
         [item.line for item in items],
@@ -227,11 +232,13 @@ async def _add_good(connection: Connection, tenant: str, mode: Mode, batch_id: s
         [item.mode for item in items],
         [dict(item.request) for item in items],
         [dict(item.metadata) for item in items],
+        batch.held,
     )
     hooks = [(job_id, item.webhook) for job_id, item in zip(ids, items, strict=True) if item.webhook is not None]
     if hooks:
         await connection.executemany("insert into dw_webhooks (job, url) values ($1, $2)", hooks)
-    await enqueue(connection, ids, BATCH_PRIORITY)
+    if not batch.held:
+        await enqueue(connection, ids, BATCH_PRIORITY)
 
 
 async def _add_bad(

@@ -34,8 +34,12 @@ class NoSuchKeyError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a key may do; None: no limit. `usd_per_day` counts jobs that were created within the last 24 hours and have
-    ended: what a running one comes to is known at its end only, which its own budget and `running_jobs` bound."""
+    """What a key may do; None: no limit.
+
+    `running_jobs`: single jobs that have not ended; one more is refused. The items of batches are held back as long as
+    so many jobs of both kinds are open. `usd_per_day` counts jobs that were created within the last 24 hours and have
+    ended: what a running one comes to is known at its end only, which its own budget and `running_jobs` bound.
+    """
 
     requests_per_minute: int | None = None
     running_jobs: int | None = None

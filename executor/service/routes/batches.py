@@ -116,8 +116,9 @@ async def create_batch(
             body.write(piece)
         body.seek(0)
         batch, items = _batch(request, body, kind, mode)
+        held = who.key is not None and who.key.limits.running_jobs is not None
         new = NewBatch(
-            batch[0], settings(request).batch_hours * 3_600, cleaned(batch[1]), idempotency_key, digest.digest()
+            batch[0], settings(request).batch_hours * 3_600, cleaned(batch[1]), idempotency_key, digest.digest(), held
         )
         batch_id = await _created(request, who, new, items)
     request.app.state.upkeep.look()
@@ -195,7 +196,7 @@ async def _created(request: Request, who: Caller, new: NewBatch, items: Iterable
         known = await store.known(who.tenant, new)
         if known is not None:  # it is no new batch, whatever the limits say
             return known
-        async with request.app.state.starts.start(who):
+        async with request.app.state.starts.start(who, batch=True):
             return (await store.create(who.tenant, new, items))[0]
 
 

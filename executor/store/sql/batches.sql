@@ -12,8 +12,9 @@ returning id
 select id, request_hash from dw_batches where tenant = $1 and idempotency_key = $2
 
 -- name: add_items
-insert into dw_jobs (tenant, kind, batch, id, line, custom_id, goal, mode, request, metadata)
-select $1, $2, $3, id, line, custom_id, goal, mode, request, metadata
+-- $11: they are held back for the sake of their key's limit.
+insert into dw_jobs (tenant, kind, batch, id, line, custom_id, goal, mode, request, metadata, held)
+select $1, $2, $3, id, line, custom_id, goal, mode, request, metadata, $11
 from unnest($4::text[], $5::integer[], $6::text[], $7::text[], $8::text[], $9::jsonb[], $10::jsonb[])
     as new (id, line, custom_id, goal, mode, request, metadata)
 
@@ -29,6 +30,30 @@ with added as (
 insert into dw_events (job, seq, ts, channel, public, payload)
 select id, 1, extract(epoch from now()), 'done', true, payload
 from unnest($4::text[], $9::jsonb[]) as told (id, payload) where id in (select id from added)
+
+-- name: release
+-- Of the items that are held back as many as their keys' limits have room for, oldest first, which are to be queued: of
+-- the tenants of these jobs ($1), of these tenants ($2), of all where neither is given. Jobs that wait for a human take
+-- no room. Two at once see different moments but the same order, and each item goes once: no room is given twice.
+with room as (
+    select k.id as tenant, (k.limits ->> 'running_jobs')::integer - (
+        select count(*) from dw_jobs
+        where tenant = k.id and not held and ended_at is null and status <> 'needs_decision'
+    ) as items
+    from dw_keys k
+    where k.limits ? 'running_jobs' and (
+        k.id = any ($2::text[])
+        or k.id in (select tenant from dw_jobs where id = any ($1::text[]))
+        or $1::text[] is null and $2::text[] is null
+    )
+), next as (
+    select found.id
+    from room, lateral (
+        select id from dw_jobs where tenant = room.tenant and held and ended_at is null
+        order by created_at, line limit greatest(room.items, 0)
+    ) found
+)
+update dw_jobs set held = false from next where dw_jobs.id = next.id and dw_jobs.held returning dw_jobs.id
 
 -- name: set_total
 update dw_batches set total = $2 where id = $1
