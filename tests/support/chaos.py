@@ -316,7 +316,7 @@ class World:
             await asyncio.sleep(0.25)
         blow.recovered.append(time.time() - blow.at)
 
-    async def all_rest(self, seconds: float = 180.0) -> list[Any]:
+    async def all_rest(self, seconds: float = 100.0) -> list[Any]:
         """Waits until no job is on its way: each has ended or waits for a human. The rows of those that are not."""
         query = (
             "select id, status, seq, owner, goal from dw_jobs where ended_at is null "

@@ -116,6 +116,7 @@ async def host(postgres: OwnPostgres, fake: ProviderFake, *, namespaces: bool) -
         if namespaces:
             number = next(_numbers)
             name, address = f"dw{number}", f"10.213.{number % 250}.1"
+            _without(name)  # of a run that was killed
             stack.callback(_without, name)
             _made(name, address)
         await stack.enter_async_context(database.listening(address))
