@@ -25,10 +25,8 @@ from tests.support.agent_world import (
     without,
 )
 
-TOOLS = st.sampled_from(
-    ["look a", "look a", "look long", "post b", "post b", "save c", "save c", "fail d", "ask e", "ask no"]
-    + ["look blocked", "post guarded", "save guarded no"]
-)
+WRITING = ["post b", "post b", "post guarded", "save c", "save c", "save guarded no", "ask e", "ask no"]
+TOOLS = st.sampled_from(["look a", "look a", "look long", "look blocked", "fail d", *WRITING])
 CALLS = st.lists(TOOLS, min_size=1, max_size=3).map(tuple)
 OTHERS = ["same", "same", "unknown", "wrong", "final", "final", "empty", "cut", "cut calls", "garbage"]
 
