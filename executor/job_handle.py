@@ -22,6 +22,7 @@ from .job import JobRunner
 from .job_options import JobOptions
 from .job_state import JobState
 from .job_types import AnswerMode, Job, JobRequest, JobStatus, Mode
+from .letters import note_of
 from .log.memory import MemoryLog
 from .waits import Approve
 
@@ -48,10 +49,12 @@ class JobHandle:
     def send(self, text: str) -> None:
         """A follow-up message."""
         self._runner.send(text)
+        self._note("message", {"text": text})
 
     def stop(self) -> None:
         """Ends with grace: running steps finish, pending ones are skipped."""
         self._runner.stop()
+        self._note("stop", {})
 
     def cancel(self) -> None:
         """Ends at once: running steps are cancelled and awaited; `result` gives the cancelled job."""
@@ -62,6 +65,11 @@ class JobHandle:
     def cancel_step(self, step_id: str) -> None:
         """Cancels one running or pending step."""
         self._runner.cancel_step(step_id)
+        self._note("cancel_step", {"step_id": step_id})
+
+    def _note(self, kind: str, said: Mapping[str, Any]) -> None:
+        """What was said stands in the log, where a replay finds it."""
+        self.log.append("note", note_of(None, kind, said))
 
     @property
     def status(self) -> JobStatus:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
+from agent.waits import Decision, PendingCall
 from executor.dag import DAGExecutor
 from executor.job_time import JobTime
 from executor.log.memory import MemoryLog
@@ -15,20 +17,22 @@ from executor.reservations import FINAL_ROLE, Reservations
 from executor.results import StepOutcome
 from executor.step_prompt import StepBrief
 from executor.step_runner import AgentRunner, Emit
+from executor.waits import JobWaits
 from registry import errors
 from registry.clock import Clock
 from registry.context import caller
-from registry.errors import BadRequestError, BudgetExceededError, LLMError
+from registry.errors import BadRequestError, BudgetExceededError, LLMError, UsageError
+from registry.gate import Admission
 from registry.llm import LLM
 from registry.llm_types import ChatRequest, Prepared
-from registry.messages import Event, LLMResult, StreamChunk
+from registry.messages import Event, LLMResult, StreamChunk, Usage
 from registry.metering import Meter
 from registry.models import ModelRegistry
 from registry.retry import Tries
 from registry.tools import Tool, ToolRegistry
 
 from .script import Reply
-from .stage import Stage
+from .stage import DepartedError, Stage
 
 T = TypeVar("T")
 
@@ -59,6 +63,20 @@ class StandingClock:
 # Models
 
 
+class _OpenGate:
+    """Keeps nobody: whoever was let in is in the log."""
+
+    @asynccontextmanager
+    async def enter(self, llm: LLM, prepared: Prepared, tries: Tries | None = None) -> AsyncIterator[Admission]:
+        yield self
+
+    def hold(self, error: LLMError, wait: float) -> float:
+        return 0.0
+
+    def used(self, usage: Usage | None) -> None:
+        pass
+
+
 class RecordedLLM(LLM):
     """A model whose replies stand in the log: it has no provider and sends nothing."""
 
@@ -70,6 +88,7 @@ class RecordedLLM(LLM):
             abilities=dict.fromkeys(told["abilities"], True),
             context_size=told["context_size"],
             max_output_tokens=told["max_output_tokens"],
+            gate=_OpenGate(),
             clock=clock,
             name=name,
         )
@@ -163,10 +182,10 @@ def _inert(name: str, tool: Tool | None, stage: Stage) -> Tool:
 
 
 class Conducted:
-    """Runs steps by their records, and lets each of them wait and end when it is its turn in the log."""
+    """Runs steps by their records, and lets each of them end when it is its turn in the log."""
 
-    def __init__(self, agents: AgentRunner, stage: Stage, executor: Conductor) -> None:
-        self._agents, self._stage, self._executor = agents, stage, executor
+    def __init__(self, agents: AgentRunner, stage: Stage) -> None:
+        self._agents, self._stage = agents, stage
 
     def model_of(self, step: Any) -> str | None:
         """The name of the model that does the step."""
@@ -175,27 +194,16 @@ class Conducted:
     async def run_step(self, brief: StepBrief, emit: Emit | None, meter: Meter) -> StepOutcome:
         """One attempt, which ends when the log says so."""
         try:
-            return await self._agents.run_step(brief, emit, meter)
-        finally:
-            if not _cancelling():
-                await self._turns(brief.step.id)
-
-    async def _turns(self, step_id: str) -> None:
-        """The step's waits for humans, and its end, in their turn."""
-        while await self._stage.my_turn(step_id) == "waiting":
-            async with self._executor.parked(step_id):
-                await self._stage.my_turn(step_id)
-
-
-def _cancelling() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+            outcome = await self._agents.run_step(brief, emit, meter)
+        except Exception:
+            await self._stage.may_end(brief.step.id)
+            raise
+        await self._stage.may_end(brief.step.id)
+        return outcome
 
 
 class Conductor(DAGExecutor):
     """Runs a plan as the log says."""
-
-    stage: Stage
 
     @classmethod
     def on(cls, stage: Stage) -> Callable[..., DAGExecutor]:
@@ -203,8 +211,7 @@ class Conductor(DAGExecutor):
 
         def make(*args: Any, **kwargs: Any) -> Conductor:
             made = cls(*args, **kwargs)
-            made.stage = stage
-            made.runner = Conducted(made._agents, stage, made)
+            made.runner = Conducted(made._agents, stage)
             stage.plans = made
             return made
 
@@ -214,6 +221,36 @@ class Conductor(DAGExecutor):
         """The step's time is over."""
         if self._execution is not None and step_id in self._execution.tasks:
             self._execution.tasks[step_id].expire(seconds)
+
+    async def pause(self, step_id: str, over: asyncio.Event) -> None:
+        """The step waits for a human, until it is over."""
+        with suppress(UsageError):  # it has ended
+            async with self.parked(step_id):
+                await over.wait()
+
+
+class RecordedWaits(JobWaits):
+    """Decisions of humans, as they stand in the log."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(lambda told, step_id: None, lambda step_id: nullcontext())
+        self._stage = stage
+        self.restore(event for event in stage.script.events if event.channel == "approval")
+
+    async def park(self, call: PendingCall) -> Decision:
+        """The decision that was made."""
+        told = self._told.get((call.call_id, False))
+        if told is None or told.decision is None:
+            await self._stage.nothing(caller(), "call", "no decision on it is in the log", call.tool_name, call.call_id)
+            raise DepartedError
+        return told.decision
+
+    async def settle(self, call: PendingCall) -> Decision | None:
+        """What was said of its effect."""
+        told = self._told.get((call.call_id, True))
+        if told is not None and told.decision is None:
+            await self._stage.stands(caller())
+        return await super().settle(call)
 
 
 # Time, budget, log

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ from .actors import (
     RecordedBudget,
     RecordedLog,
     RecordedTime,
+    RecordedWaits,
     StandingClock,
     inert_tools,
     recorded_models,
@@ -99,7 +101,9 @@ def _state(script: Script, stage: Stage, tools: ToolRegistry) -> JobState:
     state.ledger.cut_by_budget = script.cut_by_budget
     state.time = state.writer.time = RecordedTime(clock)
     stage.expire_job = state.time.expire
-    state.services = replace(state.services, past=AgentPast.read(script.of_agents()), marker=opening["marker"])
+    state.waits = RecordedWaits(stage)
+    past = AgentPast.read(script.of_agents())
+    state.services = replace(state.services, past=past, waits=state.waits, marker=opening["marker"])
     state.new_executor = Conductor.on(stage)
     return state
 
@@ -119,11 +123,18 @@ def _request(script: Script) -> JobRequest:
     )
 
 
-async def _run(runner: JobRunner, stage: Stage) -> Job:
-    """The job to its end, with somebody beside it who does what the script says."""
+async def _run(runner: JobRunner, stage: Stage) -> Job | None:
+    """The job to its end, with somebody beside it who does what the script says. None: it was misused."""
     async with asyncio.TaskGroup() as group:
         group.create_task(stage.follow(), name="replay")
+        task = group.create_task(_job(runner), name=f"job {stage.script.job_id}")
         try:
-            return await runner.run()
+            await asyncio.wait({task})
         finally:
             stage.over()
+    return runner.state.ended
+
+
+async def _job(runner: JobRunner) -> None:
+    with suppress(UsageError):  # its account says so
+        await runner.run()

@@ -23,7 +23,7 @@ PIPELINE = {
     "phase": ("phase", "reasoning"),
     "plan": ("steps", "round", "kept"),
     "plan_diff": ("kept", "replaced", "added", "dropped"),
-    "step_progress": ("status", "result", "error", "error_code", "root_cause", "model", "attempts"),
+    "step_progress": ("status", "result", "error", "error_code", "root_cause", "model"),
     "verdict": ("achieved", "confidence", "reasoning", "final_answer"),
     "inject": ("content",),
     "budget": ("reason",),
@@ -52,9 +52,9 @@ class Reply:
 @dataclass(frozen=True, slots=True)
 class Item:
     """One entry of the script. `told`: the pipeline's own word, `reply`: a reply to one of its calls, `letter`: what
-    was said to the job, `abort`: its work was cut off."""
+    was said to the job, `decided`: the last call for which a step waited was decided, `abort`: its work was cut off."""
 
-    kind: Literal["told", "reply", "letter", "abort"]
+    kind: Literal["told", "reply", "letter", "decided", "abort"]
     seq: int
     channel: str = ""
     step_id: str | None = None
@@ -96,6 +96,8 @@ class Script:
         self.cut_off: set[tuple[int, str]] = set()
         self.items: list[Item] = []
         self._status: dict[str, str] = {}
+        self._attempts: dict[str | None, int] = {}
+        self._waits: dict[str, set[str]] = defaultdict(set)
         self._round, self._mode = 1, str(self.opening["mode"])
         self._read(events[1:])
         self.items = self._with_abort(self.items)
@@ -123,12 +125,18 @@ class Script:
         return any((reply.place[0], reply.place[3]) in lowered for reply in cut)
 
     def of_agents(self) -> list[Event]:
-        """The events without the messages that a single agent's job took in by itself."""
+        """The events as agents go through them: what their job did for them, it does again."""
         return [
             event
             for at, event in enumerate(self.events)
-            if event.channel != "inject" or event.step_id is not None or not self._of_a_round(self.events, at)
+            if not self._settled(event)
+            and (event.channel != "inject" or event.step_id is not None or not self._of_a_round(self.events, at))
         ]
+
+    @staticmethod
+    def _settled(event: Event) -> bool:
+        """What became of an uncertain call: it is asked for again."""
+        return event.channel == "call" and event.payload["status"] == "settled"
 
     # Reading
 
@@ -144,6 +152,8 @@ class Script:
                     self.items.append(Item("letter", event.seq, str(told["letter"]), payload=told["said"]))
                 case "budget":
                     self._budget(event)
+                case "approval" if event.step_id is not None:
+                    self._approval(event.step_id, event)
                 case "inject":
                     if event.step_id is None and (not self.single or self._of_a_round(events, at)):
                         self._tell(event)
@@ -151,6 +161,7 @@ class Script:
                     self._progress(event)
                 case "plan" if at == 0:
                     self.plan = told
+                    self._tell(event)
                 case "phase" if told.get("phase") == "selecting_tools":
                     pass
                 case channel if channel in PIPELINE:
@@ -177,6 +188,7 @@ class Script:
     def _turn(self, event: Event) -> None:
         told = event.payload
         place = event.step_id, told.get("round", 1), told["step_attempt"], told["role"], told["call_id"]
+        self._attempts[event.step_id] = told["step_attempt"]
         result = None if told["result"] is None else LLMResult.from_json(told["result"])
         error = None if told["error"] is None else (told["error"]["code"], told["error"]["message"])
         self._reply(Reply(event.seq, place, told["model"], told["attempt"], result, error))
@@ -198,13 +210,26 @@ class Script:
     def _budget(self, event: Event) -> None:
         """A call that the budget refused; for the answer the job did not even ask."""
         told = event.payload
-        if told["reason"] != "refused" or event.step_id is not None or told.get("role") in AGENT_ROLES:
+        if told["reason"] != "refused" or told.get("role") in IN_AGENTS:
             return
         if told.get("final"):
             self._tell(event)
         else:
             error = ("budget_exceeded", str(self.ending.get("error") or ""))
-            self._reply(Reply(event.seq, (None, 1, 1, told["role"], None), told["model"], 1, None, error))
+            where = (
+                (None, 1, 1) if event.step_id is None else (event.step_id, self._round, self._attempts[event.step_id])
+            )
+            self._reply(Reply(event.seq, (*where, told["role"], None), told["model"], 1, None, error))
+
+    def _approval(self, step_id: str, event: Event) -> None:
+        """A human's part in a step: it goes on when the last of its calls that wait is decided."""
+        waits, call_id, status = self._waits[step_id], event.payload["call_id"], event.payload["status"]
+        if status in ("waiting", "uncertain"):
+            waits.add(call_id)
+        elif call_id in waits:
+            waits.discard(call_id)
+            if not waits and status != "cancelled":
+                self.items.append(Item("decided", event.seq, step_id=step_id))
 
     @staticmethod
     def _of_a_round(events: Sequence[Event], at: int) -> bool:
@@ -220,14 +245,11 @@ class Script:
         late = code == "budget_exceeded" and "seconds is used up" in error
         if not cancelled and not late and code != "interrupted":
             return items
-        at = next((at for at, item in enumerate(items) if _of_an_abort(item)), None)
-        if at is None:
-            at = self._before_the_answer(items) if late else len(items) - 1
-        return [
-            *items[:at],
-            Item("abort", items[at].seq, "time" if late else str(code), payload=self.ending),
-            *items[at:],
-        ]
+        at = self._before_the_answer(items) if late else len(items) - 1
+        while at and (items[at - 1].kind == "letter" or _of_an_abort(items[at - 1])):
+            at -= 1
+        cut = Item("abort", items[at].seq, "time" if late else str(code), payload=self.ending)
+        return [*items[:at], cut, *items[at:]]
 
     def _before_the_answer(self, items: list[Item]) -> int:
         """Where the time was over: before what was still written, unless that is what it was over in."""
@@ -254,7 +276,9 @@ def of_the_pipeline(event: Event) -> bool:
         return bool(told.get("final"))
     if event.channel == "inject":
         return event.step_id is None
-    return event.channel in PIPELINE and not told.get("kept")
+    if event.channel == "step_progress":
+        return not told.get("kept")
+    return event.channel in PIPELINE
 
 
 def _of_an_abort(item: Item) -> bool:

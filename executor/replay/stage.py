@@ -62,6 +62,9 @@ class Plans(Protocol):
     def expire(self, step_id: str, seconds: float) -> None:
         """The step's time is over."""
 
+    async def pause(self, step_id: str, over: asyncio.Event) -> None:
+        """The step waits for a human, until it is over."""
+
 
 class Stage:
     """Follows a script. The job's stand-ins ask here for what is to come, its log tells here what it told."""
@@ -76,8 +79,10 @@ class Stage:
         self._at, self._news, self._acted = 0, 0, -1
         self._said: deque[Item] = deque()
         self._asked: dict[Place, asyncio.Future[None]] = {}
-        self._held: dict[str, asyncio.Future[str]] = {}
-        self._parked = -1
+        self._held: dict[str, asyncio.Future[None]] = {}
+        self._pauses: dict[str, asyncio.Event] = {}
+        self._decided: set[str] = set()
+        self._pausing: list[asyncio.Task[None]] = []
         self._over = asyncio.Event()
         self._blocked: list[str] = []
 
@@ -198,43 +203,55 @@ class Stage:
     ) -> None:
         """What is asked for is not in the log: where the work was cut off, nothing came any more; else it departs."""
         self._news += 1
-        cut_off = self.script.aborted if who.step_id is None else (who.round, who.step_id) in self.script.cut_off
-        if cut_off:
-            self._blocked.append(f"{who.role} {who.step_id or ''}".strip())
-            await asyncio.get_running_loop().create_future()
+        if self._cut_off(who):
+            await self._for_ever(f"{who.role} {who.step_id or ''}".strip())
         self._depart_at(who, kind, why, name, None, key)
         raise DepartedError
 
-    async def my_turn(self, step_id: str) -> str:
-        """Returns when the step's next change of status is due: that status."""
+    async def stands(self, who: Caller) -> None:
+        """Something went on until the work was cut off; returns only where it was not."""
+        self._news += 1
+        if self._cut_off(who):
+            await self._for_ever(who.role)
+
+    def _cut_off(self, who: Caller) -> bool:
+        """Whether whoever calls was cut off in the end."""
+        return self.script.aborted if who.step_id is None else (who.round, who.step_id) in self.script.cut_off
+
+    async def _for_ever(self, waiting: str) -> None:
+        self._blocked.append(waiting)
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self._blocked.remove(waiting)
+
+    async def may_end(self, step_id: str) -> None:
+        """Returns when the step's end is due."""
         self._news += 1
         held = self._held[step_id] = asyncio.get_running_loop().create_future()
         try:
             self._advance()
-            return await held
+            await held
         finally:
             self._held.pop(step_id, None)
 
     def _advance(self) -> None:
-        """Gives what is due to those who wait for it."""
-        while (head := self._head()) is not None:
-            if head.kind == "reply":
-                assert head.reply is not None
-                asked = self._asked.get(head.reply.place)
-                if asked is None or asked.done():
-                    return
+        """Gives what is due to whoever waits for it."""
+        head = self._head()
+        if head is None:
+            return
+        if head.reply is not None:
+            asked = self._asked.get(head.reply.place)
+            if asked is not None and not asked.done():
                 self._speak()
                 self._at += 1
                 self._head()
                 self._speak()  # said while the reply was on its way
                 asked.set_result(None)
-                return
-            held = self._held.get(head.step_id or "") if head.channel == "step_progress" else None
-            if held is not None and not held.done() and not self._is_cut_off(head) and self._parked != self._at:
-                status = str((head.payload or {})["status"])
-                self._parked = self._at if status == "waiting" else -1  # next it hears how it goes on
-                held.set_result(str(status))
-            return
+        elif head.ends(head.step_id or "") and not self._is_cut_off(head):
+            held = self._held.get(head.step_id or "")
+            if held is not None and not held.done():
+                held.set_result(None)
 
     def _is_cut_off(self, item: Item) -> bool:
         told = item.payload or {}
@@ -256,6 +273,8 @@ class Stage:
     def over(self) -> None:
         """The job has ended. What the log has beyond is a departure."""
         self._over.set()
+        for task in self._pausing:
+            task.cancel()
         head = self._head()
         if head is not None and not self.departures:
             self._depart("missing", f"the job ended before {_words(head)}", head, expected=_shown(head))
@@ -263,8 +282,10 @@ class Stage:
     def _act(self) -> None:
         if self.departures:
             return
-        head, runner = self._head(), self.runner
-        if head is not None and head.kind == "told" and self._said:
+        head = self._head()
+        if head is not None and self._acted != self._at and self._step(head):
+            self._acted = self._at
+        elif head is not None and head.kind == "told" and self._said:
             self._speak(1)
         elif head is None:
             self._depart("end", "the log has ended, and the job goes on", None)
@@ -273,13 +294,36 @@ class Stage:
         elif head.kind == "abort":
             self._at += 1
             self._abort(head)
-        elif head.channel == "step_progress" and (head.payload or {}).get("error_code") == "timeout":
-            self._acted = self._at
-            assert self.plans is not None
-            self.plans.expire(head.step_id or "", self.timeout or 0.0)
+        elif head.kind == "decided":
+            self._at += 1
+            self._decide(head.step_id or "")
         else:
             self._acted = self._at
-        assert runner is not None
+
+    def _step(self, head: Item) -> bool:
+        """What befalls a step from outside: whether anything did."""
+        step_id, told, plans = head.step_id or "", head.payload or {}, self.plans
+        if plans is None or not head.is_progress(step_id):
+            return False
+        if told.get("error_code") == "timeout":
+            plans.expire(step_id, self.timeout or 0.0)
+        elif told["status"] == "waiting":
+            over = self._pauses[step_id] = asyncio.Event()
+            if step_id in self._decided:
+                self._decided.discard(step_id)
+                self._pauses.pop(step_id).set()
+            self._pausing.append(asyncio.create_task(plans.pause(step_id, over), name=f"wait {step_id}"))
+        else:
+            return False
+        return True
+
+    def _decide(self, step_id: str) -> None:
+        """The step's wait is over, now or as soon as it begins."""
+        if step_id in self._pauses:
+            self._pauses.pop(step_id).set()
+        else:
+            self._decided.add(step_id)
+        self._advance()
 
     def _waiting(self) -> str:
         names = [*(place[3] for place in self._asked), *self._held, *self._blocked]
