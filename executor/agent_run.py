@@ -59,7 +59,7 @@ async def run_agent(
 def _asked(query: str, before: Sequence[AgentResult], trail: StepTrail, tools: ToolRegistry, budget: int) -> str:
     said = [message.content for result in before for message in result.messages if message.pinned]
     parts = [query, *(text for text in said if not text.startswith(query[:200]))]
-    done = trail.calls(tools)
+    done = trail.calls(tools, before=trail.attempts)
     marker = unforgeable_marker([*parts, *texts_of(done)])
     return "\n\n".join(part for part in (*parts, done_section(done, budget, marker)) if part)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from agent.trust import joined_taint
 from planner.analyzer import Verdict
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 Stage = Literal["route", "plan", "planned", "execute", "judge", "decide", "write", "change", "agent"]
 """What a job was at: `planned` has a plan that nothing was run of, `decide` a verdict that nothing followed from."""
+
+PIPELINE = frozenset({"planning", "executing", "analyzing", "replanning", "synthesizing"})
+"""The phases that the job itself tells of."""
 
 AnswerState = Literal["none", "started", "open", "done"]
 
@@ -52,7 +55,7 @@ class Position:
 @dataclass(frozen=True, slots=True)
 class Account:
     """What the job's calls came to. `turns` are all `turn` events, `pending` those whose replies may be asked for
-    again; `retold` the changes of model of single agents, which will come again. `open_calls`: tools whose call was
+    again; `retold` the changes of model in the running stage, which may come again. `open_calls`: tools whose call was
     begun and of which no end is known, by key. `cut_by_budget`: a reply was cut by a limit that the budget set."""
 
     usage: Usage
@@ -75,7 +78,7 @@ class JobPast:
     `steps` are the results of the plan's steps as they stand, `before` those of the last execution that ended, `begun`
     the steps under way, `taint` the untrusted origins of what the running round rests on. `models` and `tools` are the
     names that the job started with. `answer` is what stands of it; `part` the first number that no reader can know.
-    `spent`: seconds that it ran. `denied`: calls of a single agent that a human said had no effect.
+    `spent`: seconds that it ran. `calls`: the `call` events of single agents, with their attempts. `denied`: calls of a single agent that a human said had no effect.
     """
 
     mode: str
@@ -98,6 +101,7 @@ class JobPast:
     approvals: tuple[Event, ...]
     denied: tuple[str, ...]
     agents: Mapping[tuple[str | None, int, int], AgentPast]
+    calls: tuple[tuple[int, Mapping[str, Any]], ...]
 
     @classmethod
     def read(cls, events: Iterable[Event]) -> JobPast:
@@ -136,6 +140,9 @@ class _Fold:
         self.by_role: dict[str, Usage] = {}
         self.by_model: dict[str, Usage] = {}
         self.fallbacks: list[Fallback] = []
+        self.retold: list[Fallback] = []
+        self.attempt = 1
+        self.calls: list[tuple[int, Mapping[str, Any]]] = []
         self.turns: list[Event] = []
         self.pending: list[Event] = []
         self.open_calls: dict[str, str] = {}
@@ -161,7 +168,7 @@ class _Fold:
     # The pipeline
 
     def _enter(self, stage: Stage, *told: str) -> None:
-        self.stage, self.told, self.pending = stage, set(told), []
+        self.stage, self.told, self.pending, self.retold = stage, set(told), [], []
 
     def _started(self, event: Event) -> None:
         told = event.payload
@@ -248,6 +255,8 @@ class _Fold:
     def _noted(self, event: Event) -> None:
         payload = event.payload
         match payload["kind"]:
+            case "opening" if event.step_id is None:
+                self.attempt = payload["attempt"]
             case "letter":
                 self.talk.letter(payload["letter"], payload["said"])
             case "round":
@@ -269,6 +278,8 @@ class _Fold:
     def _call(self, event: Event) -> None:
         payload = event.payload
         status, key = payload["status"], payload["key"]
+        if event.step_id is None:
+            self.calls.append((self.attempt, payload))
         if status == "start":
             self.open_calls[key] = payload["tool_name"]
         elif status in ("end", "settled"):
@@ -285,6 +296,8 @@ class _Fold:
 
     def _fell_back(self, event: Event) -> None:
         self.fallbacks.append(Fallback.from_json(event.payload))
+        if event.step_id is None:
+            self.retold.append(self.fallbacks[-1])
 
     def _answered(self, event: Event) -> None:
         payload = event.payload
@@ -335,6 +348,7 @@ class _Fold:
             tuple(self.approvals),
             tuple(self.denied),
             _agents(self.of_agents),
+            tuple(self.calls),
         )
 
     def _account(self, begun: Mapping[str, StepPast]) -> Account:
@@ -346,7 +360,7 @@ class _Fold:
             self.rounds,
             self.iterations,
             tuple(self.fallbacks),
-            tuple(fallback for fallback in self.fallbacks if fallback.where == "agent"),
+            tuple(self.retold),
             tuple(self.turns),
             tuple(pending),
             self.open_calls,

@@ -7,7 +7,7 @@ from typing import Any
 
 from registry.fallback import Fallback
 
-from .recovery import JobPast
+from .recovery import PIPELINE, JobPast
 
 
 class Retold:
@@ -31,10 +31,13 @@ class Retold:
         if channel == "fallback":
             return self._fallback_again(Fallback.from_json(payload))
         mark = _mark_of(channel, payload)
-        if mark not in self._told:
-            return False
-        self._told.discard(mark)
-        return True
+        if mark in self._told:
+            self._told.discard(mark)
+            return True
+        if mark in PIPELINE:  # the next stage: what the one before had told does not come any more
+            self._told.clear()
+            self._fallbacks = [change for change in self._fallbacks if change.where == "agent"]
+        return False
 
     def _fallback_again(self, change: Fallback) -> bool:
         known = change in self._fallbacks
@@ -57,6 +60,6 @@ def _mark_of(channel: str, payload: Mapping[str, Any]) -> str:
     match channel:
         case "phase":
             return str(payload["phase"])
-        case "answer" if payload.get("status") == "start":
-            return "answer"
+        case "answer":
+            return channel if payload["status"] == "start" else ""
     return channel

@@ -36,6 +36,7 @@ async def run_single_agent(job: JobState) -> Ending:
     history: Sequence[Message] = job.request.history
     query, trail = job.request.goal, StepTrail()
     further = deque(() if job.past is None else job.past.said.further)
+    trail.recorded(() if job.past is None else job.past.calls)
     uncertain: dict[str, PendingCall] = {}
     while True:
         result, llm = await run_agent(
@@ -57,7 +58,7 @@ async def run_single_agent(job: JobState) -> Ending:
             history, query = result.messages, further.popleft()
             continue
         unsettled = await unsettled_of(job.waits, uncertain.values(), job.emit)
-        answer = await _answer(job, llm, query, result)
+        answer = result.answer if job.spoken_to() else await _answer(job, llm, query, result)
         if said := job.hear():
             history, query = result.messages, said
             job.writer.void()
@@ -108,7 +109,6 @@ def _ending(job: JobState, result: AgentResult, answer: str) -> Ending:
 
 
 def _agent_fell_back(job: JobState, change: Fallback) -> None:
-    if (
-        job.fell_back(change) and job.request.answer_mode == "direct"
-    ):  # what the agent that ended gave as its answer is void
+    new = job.fell_back(change)
+    if new and job.request.answer_mode == "direct":  # what the agent that ended gave as its answer is void
         job.emit("answer", status="reset")

@@ -58,7 +58,11 @@ class StepTrail:
         self.denied: list[str] = []
         self._retold = list(self.past.retold)
         self._calls: dict[tuple[int, str], CallDone] = {}
-        for attempt, told in self.past.calls:
+        self.recorded(self.past.calls)
+
+    def recorded(self, calls: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
+        """Takes up the `call` events of another worker's agents, each with its attempt."""
+        for attempt, told in calls:
             self._note(told, attempt)
 
     def watching(self, emit: Callable[[Event], None] | None) -> Callable[[Event], None]:
