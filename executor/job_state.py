@@ -149,6 +149,7 @@ class JobState:
         texts = self.inbox.drain()
         said = "\n\n".join(texts)
         if texts:
+            self._retold.next_stage()
             if self.mode == "react":  # whoever goes on with the job must know it from what its agent took in
                 self.log.append("note", {"kind": "round", "content": "", "said": said})
             self.log.append("inject", {"type": "inject", "content": said})

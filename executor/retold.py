@@ -34,10 +34,14 @@ class Retold:
         if mark in self._told:
             self._told.discard(mark)
             return True
-        if mark in PIPELINE:  # the next stage: what the one before had told does not come any more
-            self._told.clear()
-            self._fallbacks = [change for change in self._fallbacks if change.where == "agent"]
+        if mark in PIPELINE:
+            self.next_stage()
         return False
+
+    def next_stage(self) -> None:
+        """What the stage before had told does not come any more."""
+        self._told.clear()
+        self._fallbacks = [change for change in self._fallbacks if change.where == "agent"]
 
     def _fallback_again(self, change: Fallback) -> bool:
         known = change in self._fallbacks
