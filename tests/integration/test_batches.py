@@ -332,6 +332,8 @@ async def test_what_is_left_expires(service: Service) -> None:
     told = await results(service, batch)
     assert [told[number]["status"] for number in (1, 2, 3, 4)] == ["succeeded", "expired", "expired", "expired"]
     assert "time was over" in told[4]["error"]["detail"]
+    again = (await service.http.post(f"/v1/batches/{batch['id']}/cancel")).json()
+    assert (again["status"], again["cancelled_at"]) == ("ended", None)  # nothing is open that could be cancelled
     assert await BatchStore(service.database).look_after() == 1  # closed
     assert (await got(service, batch))["counts"]["expired"] == 3
     assert await BatchStore(service.database).look_after() == 0

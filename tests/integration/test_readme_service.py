@@ -34,7 +34,6 @@ HOOKS = """
 use = "approval"
 tools = ["calculate"]
 """
-GOALS = '{"custom_id": "a1", "goal": "First goal"}\n{"custom_id": "a2", "goal": "Second goal"}\n{"goal": "no id"}\n'
 DEFAULT = "URL=http://127.0.0.1:8080"
 PATIENCE = 60.0
 
@@ -77,7 +76,6 @@ async def served(home: Path, dsn: str, fake: ProviderFake) -> AsyncIterator[str]
     """A service that `dagwright serve` has started; its address."""
     (home / "models.toml").write_text(MODELS.format(url=fake.openai_url))
     (home / "dagwright.toml").write_text(HOOKS)
-    (home / "goals.jsonl").write_text(GOALS)
     env = {"DAGWRIGHT_DATABASE_URL": dsn, "DAGWRIGHT_WORKERS": "1"}
     process = await started("serve", "--port", "0", home=home, env=env)
     try:
@@ -195,6 +193,8 @@ async def _follow(here: Lines) -> None:
 
 
 async def _batch(here: Lines) -> None:
+    await here.sh.run(here.next("> goals.jsonl"))
+    await here.sh.run("""printf '%s\\n' '{"goal": "no id"}' >> goals.jsonl""")
     await here.sh.run(here.next("BATCH="))
     batch = await here.sh.json(here.next("/v1/batches/$BATCH"))
     assert (batch["mode"], batch["counts"]["total"]) == ("plan", 3)

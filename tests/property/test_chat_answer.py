@@ -74,3 +74,14 @@ def test_each_answer_is_read_once(
     assert len(shown) <= len(texts) + 1
     for text in shown[:-1]:
         assert any(whole.startswith(text) for whole in texts)
+
+
+def test_that_the_answer_is_written_is_no_news_where_it_is_there() -> None:
+    def phase(name: str) -> Event:
+        return Event("j", 1, 1.0, "phase", None, {"phase": name})
+
+    early, late = ChatAnswer("j"), ChatAnswer("j")
+    assert [piece.reasoning for piece in early.event(phase("synthesizing"))] == ["synthesizing\n"]
+    assert [piece.content for piece in late.live(0, 0, "The ans")] == ["The ans"]
+    assert list(late.event(phase("synthesizing"))) == []
+    assert [piece.reasoning for piece in late.event(phase("planning"))] == ["planning\n"]  # it begins anew

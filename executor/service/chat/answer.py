@@ -49,7 +49,7 @@ class ChatAnswer:
             yield from self._answer(event.payload)
         elif event.channel == "done":
             yield from self.end(event.payload)
-        elif line := self._view.apply(event):
+        elif (line := self._view.apply(event)) and not self._is_late(event):
             yield Piece(reasoning=f"{line}{self._how_to_decide(event)}\n")
 
     def live(self, part: int, offset: int, text: str) -> Iterator[Piece]:
@@ -99,6 +99,10 @@ class ChatAnswer:
         self.length += len(text)
         before, self._before = self._before, ""
         yield Piece(content=before + text)
+
+    def _is_late(self, event: Event) -> bool:
+        """That the answer is being written is no news where it is there: its pieces come ahead of what is stored."""
+        return event.channel == "phase" and event.payload["phase"] == "synthesizing" and self.length > 0
 
     def _how_to_decide(self, event: Event) -> str:
         if event.channel != "approval" or event.payload["status"] != "waiting":

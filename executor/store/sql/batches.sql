@@ -130,10 +130,16 @@ where place = 1 or size <= $4
 order by line
 
 -- name: cancel
--- No row: there is no such batch.
-update dw_batches set cancelled_at = case when ended_at is null then coalesce(cancelled_at, now()) else cancelled_at end
-where id = $1 and tenant = $2
-returning id, ended_at is null as open
+-- No row: there is no such batch. One none of whose items is open any more has ended, whether that is written yet or not.
+update dw_batches b
+set cancelled_at = case when items.open then coalesce(cancelled_at, now()) else cancelled_at end
+from (
+    select exists (
+        select from dw_jobs where batch = $1 and status in ('queued', 'running', 'needs_decision')
+    ) as open
+) items
+where b.id = $1 and b.tenant = $2
+returning b.id, items.open
 
 -- name: end_queued
 -- Ends items that nobody has begun, $4 at most: $2 is the ended job but for what is its own, $3 its last event. One
