@@ -22,7 +22,7 @@ from .figures import Counted, HttpFigures
 from .guard import Guard
 from .keyring import Keyring, Watch
 from .limits import Requests, Starts
-from .routes import batches, chat, docs, events, health, jobs, metrics, plans, results, session, tools, webhooks
+from .routes import batches, chat, docs, events, health, jobs, metrics, page, plans, results, session, tools, webhooks
 from .state import Offer
 from .upkeep import Upkeep
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from .webhooks import Secrets
 
-ROUTES = (health, session, jobs, results, plans, tools, events, batches, chat, webhooks, metrics, docs)
+ROUTES = (health, session, jobs, results, plans, tools, events, batches, chat, webhooks, metrics, docs, page)
 """The modules of routes, in the order in which they are tried."""
 
 

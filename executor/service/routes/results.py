@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from executor.service.layout import MOST_ROUNDS, drawing
 from executor.service.problems import ProblemError, not_found
 from executor.service.schemas import ArtifactsOut, PlanOut
 from executor.service.state import database, reply
@@ -36,8 +37,16 @@ FILE: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("/v1/jobs/{job_id}/plan", summary="A job's plan", responses=PLAN)
-async def get_plan(request: Request, job: OwnJob, format: Literal["json", "mermaid", "dot"] = "json") -> Response:
-    """404 where there is none (yet): the job is not planned, or one agent does it all."""
+async def get_plan(
+    request: Request,
+    job: OwnJob,
+    format: Literal["json", "mermaid", "dot", "layout"] = "json",
+    round: Annotated[int | None, Query(ge=1, le=MOST_ROUNDS, description="Format layout: null is the last")] = None,
+) -> Response:
+    """404 where there is none (yet): the job is not planned, or one agent does it all. `layout` says where each step
+    of a round is drawn: layers as `x`, places along them as `y`."""
+    if format == "layout":
+        return reply(await drawing(request, job, round))
     row = await database(request).row("fold.plan", job["id"])
     plan = row["payload"] if row is not None else job["request"].get("plan")
     if plan is None:

@@ -1,0 +1,163 @@
+// The page: who is signed in, what the address names, and the keys.
+
+import * as api from './api.mjs';
+import { button, fill, h, say, set, show } from './dom.mjs';
+import { line } from './text.mjs';
+import { JobPage } from './view/job.mjs';
+import { JobList } from './view/list.mjs';
+import { newJob } from './view/new.mjs';
+import { signIn } from './view/signin.mjs';
+
+const byId = (id) => /** @type {any} */ (document.getElementById(id));
+const main = byId('main');
+const THEMES = ['auto', 'light', 'dark'];
+
+/** The address of a job, or of one of its steps. */
+function hrefOf(id, step) {
+  const base = `#/jobs/${encodeURIComponent(id)}`;
+  return step === undefined ? base : `${base}/steps/${encodeURIComponent(step)}`;
+}
+
+/** What an address names. */
+function place() {
+  const found = /^#\/jobs\/([^/]+)(?:\/steps\/(.+))?$/.exec(location.hash);
+  if (!found) return { job: null, step: null, list: location.hash === '#/jobs' };
+  try {
+    return { job: decodeURIComponent(found[1]), step: found[2] === undefined ? null : decodeURIComponent(found[2]) };
+  } catch {
+    return { job: null, step: null };
+  }
+}
+
+class App {
+  constructor() {
+    this.list = new JobList(byId('jobs'));
+    this.page = null;
+    this.entered = false;
+  }
+
+  async start() {
+    this.bar(null);
+    byId('skip').addEventListener('click', () => main.focus());
+    addEventListener('hashchange', () => this.go(true));
+    document.addEventListener('keydown', (event) => this.onKey(event));
+    api.onSignedOut(() => this.leave());
+    try {
+      this.enter(await api.session());
+    } catch (problem) {
+      if (problem.status === 401) this.leave();
+      else this.unreachable(problem);
+    }
+  }
+
+  enter(session) {
+    this.entered = true;
+    this.bar(session);
+    show(byId('jobs'), true);
+    this.list.start();
+    this.go(false);
+  }
+
+  /** Nobody is signed in (any more). */
+  leave() {
+    if (!this.entered && main.querySelector('#key')) return;
+    this.entered = false;
+    this.list.stop();
+    this.closePage();
+    this.bar(null);
+    show(byId('jobs'), false);
+    signIn(main, (session) => this.enter(session));
+  }
+
+  unreachable(problem) {
+    show(byId('jobs'), false);
+    fill(main, h('div', { class: 'card narrow' }, h('h1', {}, 'Not there'), h('p', { role: 'alert' }, problem.message),
+      button('Try again', () => location.reload(), { class: 'first' })));
+  }
+
+  bar(session) {
+    const theme = h('button', { type: 'button', class: 'quiet-button', on: { click: () => {
+      setTheme(THEMES[(THEMES.indexOf(getTheme()) + 1) % THEMES.length]);
+      say(theme, `Theme: ${getTheme()}`);
+    } } }, `Theme: ${getTheme()}`);
+    fill(byId('bar'),
+      h('a', { class: 'mark', href: '#/' }, 'dagwright'),
+      session ? h('a', { class: 'to-list', href: '#/jobs' }, 'Jobs') : null,
+      session ? h('a', { href: '#/', 'aria-keyshortcuts': 'n' }, 'New job') : null,
+      h('span', { class: 'gap' }),
+      session?.name ? h('span', { class: 'quiet who', title: 'The key that is signed in' }, line(session.name, 40)) : null,
+      session?.name ? button('Sign out', () => this.signOut(), { class: 'quiet-button' }) : null,
+      h('a', { href: '/docs' }, 'API'), theme);
+  }
+
+  async signOut() {
+    try {
+      await api.signOut();
+    } catch { /* it may have ended by itself */ }
+    this.leave();
+  }
+
+  closePage() {
+    this.page?.close();
+    this.page = null;
+    this.pageId = null;
+  }
+
+  /** Shows what the address names. */
+  go(moved) {
+    if (!this.entered) return;
+    const { job, step, list } = place();
+    set(byId('frame'), 'data-view', job ? 'job' : list ? 'list' : 'new');
+    this.list.select(job);
+    if (job && job === this.pageId) {
+      this.page.select(step, moved);
+      return;
+    }
+    this.closePage();
+    document.title = 'dagwright';
+    if (!job) {
+      newJob(main, (created) => {
+        this.list.restart();
+        location.hash = hrefOf(created.id);
+      });
+      return;
+    }
+    this.pageId = job;
+    this.page = new JobPage(main, job, { announce, hrefOf, changed: () => this.list.refresh() });
+    this.page.select(step);
+    this.page.open();
+    main.scrollTo(0, 0);
+    if (moved) main.focus({ preventScroll: true });
+  }
+
+  onKey(event) {
+    const typing = event.target.closest?.('input, textarea, select');
+    if (event.altKey || event.ctrlKey || event.metaKey || !this.entered) return;
+    if (event.key === 'Escape' && place().step !== null && !typing) this.page?.closeStep();
+    if (typing) return;
+    if (event.key === '/') {
+      set(byId('frame'), 'data-view', 'list');
+      byId('search').focus();
+    } else if (event.key === 'n') location.hash = '#/';
+    else return;
+    event.preventDefault();
+  }
+}
+
+/** Says something to those who listen to the page. */
+function announce(text) {
+  say(byId('said'), text);
+}
+
+function getTheme() {
+  const kept = localStorage.getItem('theme');
+  return THEMES.includes(kept) ? kept : 'auto';
+}
+
+function setTheme(theme) {
+  localStorage.setItem('theme', theme);
+  set(document.documentElement, 'data-theme', theme === 'auto' ? null : theme);
+}
+
+setTheme(getTheme());
+new App().start();
