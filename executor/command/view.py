@@ -153,6 +153,8 @@ def approval_line(event: Event) -> str:
     if payload["status"] == "waiting":
         line += " waits for approval"
         reason += f" {cut_end(one_line(str(payload['tool_args'])), ARGUMENT_CHARS)}"
+    elif payload["status"] == "uncertain":
+        line += f" {cut_end(one_line(str(payload['tool_args'])), ARGUMENT_CHARS)} waits for a word on what became of it"
     else:
         line += f" {payload['status']}" + (f" by {by}" if by == "user" else "")
         reason = reason if by else ""  # without a decision it is why a word was needed

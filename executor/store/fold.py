@@ -22,6 +22,8 @@ from .statements import statement
 Fields: TypeAlias = "Mapping[str, Any] | Row"
 """A row, by the names of its columns."""
 CANCELLED = "The job was cancelled."
+ASKED = ("waiting", "uncertain")
+"""Statuses of an approval that a human is to decide: whether a call may run, whether one that was begun took effect."""
 
 
 @dataclass(slots=True)
@@ -106,7 +108,7 @@ class Folded:
             self.answer.clear()
 
     def _approval(self, step_id: str | None, payload: Mapping[str, Any]) -> None:
-        if payload["status"] == "waiting":
+        if payload["status"] in ASKED:
             self.approvals[payload["call_id"]] = {**payload, "step_id": step_id}
         else:
             self.approvals.pop(payload["call_id"], None)

@@ -26,7 +26,7 @@ from executor.service.state import database, jobs, offer, reply, settings
 from executor.service.talk import IdempotencyKey, OwnJob, Who, create, ended, say, until_ended
 from executor.service.webhooks import check_url
 from executor.store.database import cleaned
-from executor.store.fold import end_cancelled, job_json, listed
+from executor.store.fold import ASKED, end_cancelled, job_json, listed
 from registry.errors import UsageError
 
 router = APIRouter(tags=["jobs"])
@@ -145,7 +145,7 @@ async def decide(request: Request, job: OwnJob, call_id: str, body: DecisionIn, 
         raise not_found("call", cleaned(call_id)[:100])
     if job["ended_at"] is not None:
         raise ended(job["id"])
-    if found["status"] != "waiting":
+    if found["status"] not in ASKED:
         raise ProblemError(409, "already_decided", "The call does not wait", f"the call was {found['status']}")
     decided_by = who.key.name if who.key is not None else "user"
     letter = {"call_id": call_id, "approve": body.approve, "reason": body.reason, "decided_by": decided_by}
