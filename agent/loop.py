@@ -56,7 +56,7 @@ class Run:
         self.emit = self.past.telling(agent.emit)
         direct = agent.options.answer_mode == "direct"
         self.live = LiveAnswer(agent.emit, "", self.past.answered) if direct else None
-        self._goes_by(Opening.of(agent, query))
+        self.opening = Opening.of(agent, query)
 
     def _goes_by(self, opening: Opening) -> None:
         """From here on this mode, these tools."""
@@ -362,7 +362,7 @@ class Run:
             self.live.void()
 
     def _note(self, name: str, **values: Any) -> Message:
-        text = load_prompt("agent", name).substitute(**values)
+        text = self.past.said(f"note {name}") or load_prompt("agent", name).substitute(**values)
         self.emit("note", kind=name, content=text)
         return Message.user(text)
 

@@ -170,10 +170,12 @@ class _Reader:
             return
         key = event.step_id, told.get("round", 1), told["step_attempt"]
         agent = self.agents.get(key)
-        if role in ASIDE and agent is not None and told["result"] is not None:
-            agent.line.append((role, told))
-        elif role in ((agent.role,) if agent is not None and agent.role else OWN) and told["result"] is not None:
-            self._agent(*key).line.append((TURN, told))
+        if told["result"] is None:
+            return
+        if role in ASIDE and agent is not None:
+            agent.line.append((role, {"usage": told["usage"]}))
+        elif role in ((agent.role,) if agent is not None and agent.role else OWN):
+            self._agent(*key).line.append((TURN, {}))
 
     def _called(self, event: Event) -> None:
         agent, told = self._now.get(event.step_id), event.payload

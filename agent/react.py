@@ -110,6 +110,8 @@ class ReActAgent:
         """Works until the model answers or a limit ends it; `stop_reason` says which.
 
         No failure of the model or of a tool is raised, only a cancellation. `history` is an earlier conversation.
+        Where `services.past` holds records of this very agent, it goes on from them; EndedThereError is raised where
+        they belong to one that was ended from outside and has a successor.
         """
         run = Run(self, query)
         with telemetry.agent(self.llm, (self.options.metadata or {}).get("agent_id")) as span:

@@ -128,6 +128,11 @@ class Replay:
             return (str(self._passed(place).told["content"]),)
         return None if self.live and not self.past.superseded else ()
 
+    def said(self, mark: str) -> str | None:
+        """The text of the note that comes next, as it was given to the model then; None: it is not recorded."""
+        place = self._find(mark)
+        return None if place is None else str(self._line[place][1]["content"])
+
     def called(self) -> None:
         """The calls of a turn are over."""
         self._told(CALLS)

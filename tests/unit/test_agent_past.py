@@ -51,6 +51,16 @@ def statuses(world: World) -> list[str]:
     return [event.payload["status"] for event in world.log if event.channel == "approval"]
 
 
+async def test_what_the_model_was_told_then_stands_whatever_prompts_say_now() -> None:
+    whole = World(Setting((Turn("calls", ("look a",)), Turn("calls", ("look b",)), Turn("final"))))
+    await whole.run()
+    place = next(place for place, event in enumerate(whole.log) if event.payload.get("kind") == "reflect")
+    told = whole.log[place]
+    whole.log[place] = replace(told, payload={**told.payload, "content": "an older text"})
+    result = await crashed(whole, len(whole.log)).run()
+    assert "an older text" in [message.content for message in result.messages]
+
+
 # Effects
 
 
