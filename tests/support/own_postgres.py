@@ -20,6 +20,9 @@ from tests.support import postgres
 
 PATIENCE = 60.0
 """Seconds that a start may take: the server that was killed must let go of its memory first."""
+LOST = (asyncpg.PostgresConnectionError, asyncpg.OperatorInterventionError, asyncpg.InterfaceError,
+        asyncpg.InternalClientError)  # fmt: skip
+"""What a statement meets whose connection, or server, goes away."""
 
 
 class OwnPostgres:
@@ -94,7 +97,7 @@ class OwnPostgres:
                         return list(await connection.fetch(text, *args))
                     finally:
                         connection.terminate()
-                except (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError):
+                except (OSError, TimeoutError, *LOST):
                     await asyncio.sleep(0.1)
 
 
