@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 
 from executor.store.database import Database, DatabaseError
@@ -22,6 +22,7 @@ from .figures import Counted, HttpFigures
 from .guard import Guard
 from .keyring import Keyring, Watch
 from .limits import Requests, Starts
+from .parameters import known_parameters
 from .routes import batches, chat, docs, events, health, jobs, metrics, page, plans, results, session, tools, webhooks
 from .state import Offer
 from .upkeep import Upkeep
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 ROUTES = (health, session, jobs, results, plans, tools, events, batches, chat, webhooks, metrics, docs, page)
 """The modules of routes, in the order in which they are tried."""
+STRICT = (session, jobs, results, plans, tools, events, batches, webhooks)
+"""Those whose routes refuse parameters that they don't have. OpenAI's clients, scrapers and probes may send more."""
 
 
 def create_app(
@@ -65,7 +68,8 @@ def create_app(
     app.state.settings = settings
     app.state.requests = Requests()
     for module in ROUTES:
-        app.include_router(module.router, responses=problems.RESPONSES)
+        checks = [Depends(known_parameters)] if module in STRICT else []
+        app.include_router(module.router, responses=problems.RESPONSES, dependencies=checks)
     own = [route for module in ROUTES for route in module.router.routes if isinstance(route, APIRoute)]
     problems.handle(app, own, answer_at)
     app.state.figures = HttpFigures()

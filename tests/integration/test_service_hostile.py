@@ -53,3 +53,26 @@ async def test_no_answer_repeats_a_key(service: Service) -> None:
         assert response.status_code in (202, 422)
         assert secret not in response.text, body
     assert secret not in (await service.http.get("/v1/jobs")).text
+
+
+async def test_a_parameter_that_is_none_is_refused_by_its_name(service: Service) -> None:
+    job = (await service.http.post("/v1/jobs", json={"goal": "g"})).json()["id"]
+    batch = await service.http.post("/v1/batches", json={"mode": "plan", "requests": [{"custom_id": "a", "goal": "g"}]})
+    for method, path, name in (
+        ("POST", "/v1/jobs?waits=5", "waits"),
+        ("GET", "/v1/jobs?metadata.=1", "metadata."),
+        ("GET", f"/v1/jobs/{job}?wait=5", "wait"),
+        ("GET", f"/v1/jobs/{job}/events?from=3", "from"),
+        ("GET", f"/v1/jobs/{job}/plan?fromat=dot", "fromat"),
+        ("GET", "/v1/batches?metadata.a=b", "metadata.a"),
+        ("GET", f"/v1/batches/{batch.json()['id']}/results?limit=3", "limit"),
+        ("POST", "/v1/plans?n=1", "n"),
+        ("GET", "/v1/tools?x", "x"),
+    ):
+        response = await service.http.request(method, path, json={"goal": "g"} if method == "POST" else None)
+        problem = response.json()
+        assert (response.status_code, problem["code"]) == (422, "unknown_field"), path
+        assert problem["problems"][0][1] == [name]
+    assert len((await service.http.get("/v1/jobs")).json()["data"]) == 1
+    for path in ("/v1/models?after=x", "/healthz?now=1", "/metrics?x=1", "/v1/jobs?metadata.a=b&limit=3&status=queued"):
+        assert (await service.http.get(path)).status_code == 200, path

@@ -224,6 +224,7 @@ async def test_a_key_is_exchanged_for_a_cookie(service: Service) -> None:
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
     assert secret not in cookie
+    assert "Secure" not in cookie
     assert response.json()["name"] == "mine"
     jobs = service.http  # which keeps the cookie
     assert (await jobs.get("/v1/session")).json()["name"] == "mine"

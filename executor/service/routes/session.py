@@ -35,7 +35,7 @@ async def open_session(request: Request, who: Who, body: Empty | None = None) ->
         max_age=SESSION_SECONDS,
         httponly=True,
         samesite="strict",
-        secure=request.url.scheme == "https",
+        secure="https" in (request.url.scheme, request.headers.get("x-forwarded-proto")),
     )
     return response
 
