@@ -11,7 +11,7 @@ class Activity:
     """Counts the calls of a job. Its worker asks what still goes on before it lets the job go, and may see to it that
     nothing new begins.
 
-    `models`: calls of models, from their reservation to their record; `calls`: agents' calls of tools, from the first
+    `models`: calls of models, from when they are sent to their record; `calls`: agents' calls of tools, from the first
     look at them to their result; `running`: those of them whose tool runs.
     """
 

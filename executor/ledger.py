@@ -91,15 +91,12 @@ class Ledger:
         if self._closed:
             raise UsageError("the job has ended: its models take no more calls")
         await self._may_begin()
-        if self.reservations is not None:
-            prepared = await self.reservations.reserve(llm, prepared)
-            try:
-                await self._may_begin()  # it may have waited for long
-            except BaseException:
-                self.reservations.release(prepared)
-                raise
+        return prepared if self.reservations is None else await self.reservations.reserve(llm, prepared)
+
+    async def sending(self) -> None:
+        """The call goes out, unless the job is being handed over: it may have waited for long since it was reserved."""
+        await self._may_begin()
         self._activity.model(1)
-        return prepared
 
     async def _may_begin(self) -> None:
         if caller().call_id is None:  # a tool that has begun may end, with what models do for it
@@ -107,7 +104,6 @@ class Ledger:
 
     def released(self, prepared: Prepared) -> None:
         """The call was not sent: what was set aside for it is free again."""
-        self._activity.model(-1)
         if self.reservations is not None:
             self.reservations.release(prepared)
 

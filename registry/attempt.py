@@ -25,8 +25,10 @@ class Attempt:
         self.started, self.clock0 = llm.clock.time(), llm.clock.monotonic()
         self.span = telemetry.chat(llm, prepared, number)
 
-    def goes_out(self) -> None:
+    async def goes_out(self) -> None:
         """It is sent now; a wait at the gate is no time of the model's."""
+        if self.llm.scope is not None:
+            await self.llm.scope.sending()
         self.sent = True
         self.started, self.clock0 = self.llm.clock.time(), self.llm.clock.monotonic()
 

@@ -37,6 +37,9 @@ class Scope(Protocol):
     async def reserve(self, llm: LLM, prepared: Prepared) -> Prepared:
         """Sets aside what the call may cost at most; may lower its output bound; raises BudgetExceededError."""
 
+    async def sending(self) -> None:
+        """Returns when a call that was let in may go out: it is sent right after."""
+
     def released(self, prepared: Prepared) -> None:
         """Takes back what was set aside for a call that was never sent. Must not wait."""
 
@@ -260,7 +263,7 @@ class LLM(ABC):
         going = Attempt(self, prepared, tries.attempt)
         try:
             async with self.gate.enter(self, prepared, tries) as admission:
-                going.goes_out()
+                await going.goes_out()
                 reply = await self.send(prepared)
                 going.answered = True
                 result = self._settled(self.parse(reply, prepared), prepared)
@@ -284,7 +287,7 @@ class LLM(ABC):
         result: LLMResult | None = None
         try:
             async with self.gate.enter(self, prepared, tries) as admission:
-                going.goes_out()
+                await going.goes_out()
                 async with aclosing(self.open_stream(prepared)) as chunks:
                     async for chunk in chunks:
                         going.answered = True

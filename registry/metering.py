@@ -35,6 +35,10 @@ class _MeteredScope:
     async def reserve(self, llm: LLM, prepared: Prepared) -> Prepared:
         return prepared if self.behind is None else await self.behind.reserve(llm, prepared)
 
+    async def sending(self) -> None:
+        if self.behind is not None:
+            await self.behind.sending()
+
     def released(self, prepared: Prepared) -> None:
         if self.behind is not None:
             self.behind.released(prepared)

@@ -67,6 +67,8 @@ class Note:
     async def record(self, record: CallRecord) -> None:
         self.records.append(record)
 
+    async def sending(self) -> None: ...
+
     def abandoned(self, record: CallRecord) -> None:
         self.given_up += 1
 
