@@ -39,6 +39,7 @@ from .schedule_types import (
     StepCancelled,
     StepCompleted,
     StepFailed,
+    StepReady,
     StepWaiting,
     Stop,
     StopStep,
@@ -184,7 +185,7 @@ class _Execution:
         self.results = outside | {name: self.kept.get(name) or StepResult(id=name) for name in self.steps}
         self.done: dict[str, tuple[StepTask, StepOutcome]] = {}
         self.tasks: dict[str, StepTask] = {}
-        self.changed: list[StepResult] = []
+        self.changed: list[tuple[str, str, Mapping[str, Any]]] = []
         self.untold: list[Event] = []
         self.inbox: deque[ScheduleEvent] = deque()
         self.awake = asyncio.Event()
@@ -263,6 +264,10 @@ class _Execution:
                 self.became(self.result(event.step))
             elif isinstance(event, StepWaiting) and self.state.status_of(event.step) == "waiting":
                 self.became(replace(self.results[event.step], status="waiting"))
+            elif isinstance(event, StepReady) and self.state.status_of(event.step) == "waiting":
+                self.changed.append(
+                    ("note", event.step, {"kind": "ready", "content": ""})
+                )  # it takes a slot in its turn
             for command in commands:
                 self.foresee(command)
             decided += commands
@@ -287,7 +292,7 @@ class _Execution:
 
     def became(self, result: StepResult) -> None:
         self.results[result.id] = result
-        self.changed.append(result)
+        self.changed.append(("step_progress", result.id, result.progress()))
 
     def obey(self, command: Command) -> None:
         match command:
@@ -370,7 +375,7 @@ class _Execution:
         changed, self.changed = self.changed, []
         if self.recorder is None and self.on_event is None:
             return []
-        return [self.event("step_progress", result.id, result.progress()) for result in changed]
+        return [self.event(*told) for told in changed]
 
     def event(self, channel: str, step_id: str | None, payload: Mapping[str, Any]) -> Event:
         self.seq += 1

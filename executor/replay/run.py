@@ -77,8 +77,6 @@ async def replay(events: Sequence[Event], tools: ToolRegistry | Iterable[Any] = 
     stage = Stage(script, options.run.step_timeout)
     state = _state(script, stage, inert_tools(script.opening["tools"], known, stage))
     runner = stage.runner = JobRunner(state)
-    if script.single:
-        stage.speak_alone()
     job = await _run(runner, stage)
     departures = [*stage.departures, *differing_calls(script, state.tools)]
     return Replay(script.job_id, tuple(sorted(departures, key=lambda one: one.seq or len(events) + 1)), job)

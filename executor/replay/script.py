@@ -52,9 +52,9 @@ class Reply:
 @dataclass(frozen=True, slots=True)
 class Item:
     """One entry of the script. `told`: the pipeline's own word, `reply`: a reply to one of its calls, `letter`: what
-    was said to the job, `decided`: the last call for which a step waited was decided, `abort`: its work was cut off."""
+    was said to the job, `ready`: a step that waited may go on and has no slot yet, `abort`: its work was cut off."""
 
-    kind: Literal["told", "reply", "letter", "decided", "abort"]
+    kind: Literal["told", "reply", "letter", "ready", "abort"]
     seq: int
     channel: str = ""
     step_id: str | None = None
@@ -97,10 +97,10 @@ class Script:
         self.items: list[Item] = []
         self._status: dict[str, str] = {}
         self._attempts: dict[str | None, int] = {}
-        self._waits: dict[str, set[str]] = defaultdict(set)
         self._round, self._mode = 1, str(self.opening["mode"])
         self._read(events[1:])
-        self.items = self._with_abort(self.items)
+        heard = self._heard_by_agents() if self.single else set()
+        self.items = self._with_abort([item for item in self.items if item.kind != "letter" or item.seq not in heard])
 
     @property
     def single(self) -> bool:
@@ -146,14 +146,14 @@ class Script:
             match event.channel:
                 case "turn":
                     self._turn(event)
+                case "note" if told.get("kind") == "ready":
+                    self.items.append(Item("ready", event.seq, step_id=event.step_id))
                 case "fallback" if event.step_id is None:
                     self._unsent(event)
                 case "note" if told.get("kind") == "letter":
                     self.items.append(Item("letter", event.seq, str(told["letter"]), payload=told["said"]))
                 case "budget":
                     self._budget(event)
-                case "approval" if event.step_id is not None:
-                    self._approval(event.step_id, event)
                 case "inject":
                     if event.step_id is None and (not self.single or self._of_a_round(events, at)):
                         self._tell(event)
@@ -196,7 +196,9 @@ class Script:
     def _reply(self, reply: Reply) -> None:
         self.replies[reply.place].append(reply)
         step, _, _, role, call = reply.place
-        if step is None and call is None and role not in (IN_AGENTS if self.single else AGENT_ROLES):
+        if step is not None or call is not None or (self.single and role in ASIDE):
+            return
+        if role not in AGENT_ROLES or reply.result is not None:  # what an agent made of errors stands in its own record
             self.items.append(Item("reply", reply.seq, reply=reply))
 
     def _unsent(self, event: Event) -> None:
@@ -210,31 +212,36 @@ class Script:
     def _budget(self, event: Event) -> None:
         """A call that the budget refused; for the answer the job did not even ask."""
         told = event.payload
-        if told["reason"] != "refused" or told.get("role") in IN_AGENTS:
-            return
         if told.get("final"):
             self._tell(event)
-        else:
+        elif told["reason"] == "refused" and told["role"] not in IN_AGENTS:
             error = ("budget_exceeded", str(self.ending.get("error") or ""))
             where = (
                 (None, 1, 1) if event.step_id is None else (event.step_id, self._round, self._attempts[event.step_id])
             )
             self._reply(Reply(event.seq, (*where, told["role"], None), told["model"], 1, None, error))
 
-    def _approval(self, step_id: str, event: Event) -> None:
-        """A human's part in a step: it goes on when the last of its calls that wait is decided."""
-        waits, call_id, status = self._waits[step_id], event.payload["call_id"], event.payload["status"]
-        if status in ("waiting", "uncertain"):
-            waits.add(call_id)
-        elif call_id in waits:
-            waits.discard(call_id)
-            if not waits and status != "cancelled":
-                self.items.append(Item("decided", event.seq, step_id=step_id))
-
     @staticmethod
     def _of_a_round(events: Sequence[Event], at: int) -> bool:
         """Whether the job itself took a message in, not the agent that works for it."""
         return at > 0 and events[at - 1].channel == "note" and events[at - 1].payload.get("kind") == "round"
+
+    def _heard_by_agents(self) -> set[int]:
+        """The letters whose messages a single agent took in by itself, which its own record has."""
+        waiting: list[tuple[int, str]] = []
+        heard: set[int] = set()
+        for at, event in enumerate(self.events):
+            told = event.payload
+            if event.channel == "note" and told.get("letter") == "message" and told["said"]["text"].strip():
+                waiting.append((event.seq, told["said"]["text"]))
+            elif event.channel == "inject" and event.step_id is None:
+                count = next(
+                    (size for size in range(len(waiting) + 1) if _joined(waiting[:size]) == told["content"]), 0
+                )
+                if not self._of_a_round(self.events, at):
+                    heard |= {seq for seq, _ in waiting[:count]}
+                del waiting[:count]
+        return heard
 
     # Where the work was cut off
 
@@ -260,6 +267,10 @@ class Script:
         after = items[last + 1 :]
         broken = any(item.reply is not None and item.reply.abandoned for item in after)
         return len(items) - 1 if broken else last
+
+
+def _joined(messages: Sequence[tuple[int, str]]) -> str:
+    return "\n\n".join(text for _, text in messages)
 
 
 def told_item(event: Event) -> Item:

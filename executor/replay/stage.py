@@ -81,7 +81,6 @@ class Stage:
         self._asked: dict[Place, asyncio.Future[None]] = {}
         self._held: dict[str, asyncio.Future[None]] = {}
         self._pauses: dict[str, asyncio.Event] = {}
-        self._decided: set[str] = set()
         self._pausing: list[asyncio.Task[None]] = []
         self._over = asyncio.Event()
         self._blocked: list[str] = []
@@ -92,8 +91,7 @@ class Stage:
         """What is to come next; what is said to the job is taken out, to be said when it shows."""
         items = self.script.items
         while self._at < len(items) and items[self._at].kind == "letter":
-            if not self.script.single:
-                self._said.append(items[self._at])
+            self._said.append(items[self._at])
             self._at += 1
         return items[self._at] if self._at < len(items) else None
 
@@ -118,16 +116,13 @@ class Stage:
             self._differs(head, found)
         else:
             self._at += 1
-            self._after(found)
+            self._after()
             self._advance()
 
-    def _after(self, told: Item) -> None:
+    def _after(self) -> None:
         """What was said meanwhile takes effect before the pipeline goes on to something else."""
         head = self._head()
-        if self.script.single:
-            if told.channel == "inject":
-                self.speak_alone()
-        elif head is not None and head.kind == "told" and head.channel != "step_progress":
+        if head is not None and head.kind == "told" and head.channel != "step_progress":
             self._speak()
 
     def _differs(self, head: Item, found: Item) -> None:
@@ -294,9 +289,10 @@ class Stage:
         elif head.kind == "abort":
             self._at += 1
             self._abort(head)
-        elif head.kind == "decided":
+        elif head.kind == "ready":
             self._at += 1
-            self._decide(head.step_id or "")
+            self._ready(head.step_id or "")
+            self._advance()
         else:
             self._acted = self._at
 
@@ -309,21 +305,17 @@ class Stage:
             plans.expire(step_id, self.timeout or 0.0)
         elif told["status"] == "waiting":
             over = self._pauses[step_id] = asyncio.Event()
-            if step_id in self._decided:
-                self._decided.discard(step_id)
-                self._pauses.pop(step_id).set()
             self._pausing.append(asyncio.create_task(plans.pause(step_id, over), name=f"wait {step_id}"))
         else:
-            return False
+            return told["status"] == "running" and self._ready(step_id)
         return True
 
-    def _decide(self, step_id: str) -> None:
-        """The step's wait is over, now or as soon as it begins."""
-        if step_id in self._pauses:
-            self._pauses.pop(step_id).set()
-        else:
-            self._decided.add(step_id)
-        self._advance()
+    def _ready(self, step_id: str) -> bool:
+        """The step's wait is over: False where it does not wait."""
+        over = self._pauses.pop(step_id, None)
+        if over is not None:
+            over.set()
+        return over is not None
 
     def _waiting(self) -> str:
         names = [*(place[3] for place in self._asked), *self._held, *self._blocked]
@@ -334,21 +326,6 @@ class Stage:
             self.expire_job(str((item.payload or {}).get("error")))
         elif self.runner is not None:
             self.runner.cancel()
-
-    def speak_alone(self) -> None:
-        """To a single agent's job: at its start, and after each message that the job itself took in, what it heard
-        next. What its agent heard meanwhile stands in the agent's own record."""
-        rest = self.script.items[self._at :]
-        heard = next((str((item.payload or {}).get("content")) for item in rest if item.channel == "inject"), None)
-        for item in rest:
-            said = item.payload or {}
-            if item.kind != "letter":
-                if item.channel == "inject":
-                    return
-            elif (
-                item.channel == "message" and heard is not None and said["text"].strip() in heard
-            ) or item.channel == "stop":
-                self._act_on(item)
 
     def _speak(self, most: int | None = None) -> None:
         while self._said and most != 0:

@@ -91,9 +91,12 @@ class Watch:
 
     async def append(self, events: Any) -> None:
         await turns(2)
-        self.log.append("recorded " + " ".join(f"{event.step_id}:{event.payload['status']}" for event in events))
+        told = (event for event in events if event.channel == "step_progress")
+        self.log.append("recorded " + " ".join(f"{event.step_id}:{event.payload['status']}" for event in told))
 
     def observe(self, event: Event) -> None:
+        if event.channel != "step_progress":  # that a step may go on and waits for a slot
+            return
         self.events.append(event)
         if event.payload["status"] in ENDED:
             self.ended.add(event.step_id or "")

@@ -411,9 +411,10 @@ async def test_waiting_for_a_human_gives_up_the_slot_and_stops_the_clock() -> No
     running = executor(work, max_concurrency=1, step_timeout=0.15, on_event=seen.append)
     result = await running.execute(plan("a b c"))
     assert result.status == "completed"
-    assert [event.payload["status"] for event in seen if event.step_id == "a"] == [
+    assert [event.payload.get("status") or event.payload["kind"] for event in seen if event.step_id == "a"] == [
         "running",
         "waiting",
+        "ready",
         "running",
         "completed",
     ]
