@@ -64,7 +64,19 @@ $(CHAT_STAMP): tests/chat_client/package-lock.json
 		cd tests/chat_client && npm ci --ignore-scripts --no-audit --no-fund --silent && touch node_modules/.installed; \
 	else echo "npm is not here: the test with a chat client in another language is left out"; fi
 
-test-heavy: $(LOCAL_STAMP) $(MCP_STAMP) $(CHAT_STAMP)
+# The tests of the page need a browser: as root of a Debian machine it is installed.
+.PHONY: chromium screenshots
+chromium:
+	@if test -n "$$CHROMIUM" || command -v chromium chromium-browser google-chrome >/dev/null; then :; \
+	elif test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
+		echo "Installing Chromium for the tests of the page (once) …"; \
+		apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium >/dev/null; \
+	else echo "The tests of the page need Chromium: install the package chromium, or set CHROMIUM to its program" >&2; exit 2; fi
+
+screenshots: $(STAMP) chromium
+	SCREENSHOTS=docs/images $(PYTEST) -m heavy tests/browser/test_states.py
+
+test-heavy: $(LOCAL_STAMP) $(MCP_STAMP) $(CHAT_STAMP) chromium
 	$(PYTEST) -m heavy
 
 check: $(STAMP)

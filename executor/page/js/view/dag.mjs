@@ -3,15 +3,16 @@
 
 import { h, s, say, set, sign, turn } from '../dom.mjs';
 import { now } from '../api.mjs';
-import { clipped, duration, line, money, visible, words } from '../text.mjs';
+import { clipped, duration, line, money, words } from '../text.mjs';
 
 /** Sizes in pixels; from so many steps on nodes are small. */
-const LARGE = { width: 196, height: 58, along: 40, across: 12, chars: 30 };
-const SMALL = { width: 156, height: 40, along: 32, across: 8, chars: 23 };
+const LARGE = { width: 196, height: 58, along: 40, across: 12 };
+const SMALL = { width: 156, height: 40, along: 32, across: 8 };
 const MANY = 24;
-/** Width of the place below which layers stand one below the other. */
-const NARROW = 560;
+/** Screens on which layers stand one below the other, if that fits. */
+const NARROW = matchMedia('(max-width: 760px)');
 const MARGIN = 6;
+const pen = new OffscreenCanvas(1, 1).getContext('2d');
 
 export class Dag {
   /** @param {HTMLElement} node @param {(stepId: string) => string} hrefOf */
@@ -27,17 +28,17 @@ export class Dag {
     } });
     this.box = h('div', { class: 'dagbox' }, this.svg);
     node.replaceChildren(this.box);
-    this.observer = new ResizeObserver(() => this.layout && this.isNarrow() !== this.narrow && this.draw());
-    this.observer.observe(node);
+    this.turned = () => this.layout && this.isNarrow() !== this.narrow && this.draw();
+    NARROW.addEventListener('change', this.turned);
   }
 
   close() {
-    this.observer.disconnect();
+    NARROW.removeEventListener('change', this.turned);
   }
 
   isNarrow() {
     const wide = this.layout.width * (LARGE.width + LARGE.along);
-    return this.node.clientWidth < NARROW && wide > this.node.clientWidth && this.layout.height <= 3;
+    return NARROW.matches && wide > this.node.clientWidth && this.layout.height <= 3;
   }
 
   /** Draws a layout; the steps are those of the fold. */
@@ -49,11 +50,13 @@ export class Dag {
 
   draw() {
     this.narrow = this.isNarrow();
+    const focused = document.activeElement?.closest?.('.dag .step')?.dataset.id;
+    const { fontFamily: sans } = getComputedStyle(document.body);
+    this.fonts = { text: `11px ${sans}`, small: `10px ${sans}`, name: `600 12px ${getComputedStyle(this.node).getPropertyValue('--mono')}` };
     const { layout } = this;
     const size = this.size = layout.nodes.length > MANY ? SMALL : { ...LARGE };
     if (this.narrow) {
       size.width = Math.min(LARGE.width, Math.floor((this.node.clientWidth - 2 * MARGIN) / layout.height) - size.across);
-      size.chars = Math.floor((size.width - 14) / 6);
     }
     const step = this.narrow ? [size.width + size.across, size.height + 26] : [size.width + size.along, size.height + size.across];
     this.at = (x, y) => (this.narrow ? [MARGIN + y * step[0], MARGIN + x * step[1]] : [MARGIN + x * step[0], MARGIN + y * step[1]]);
@@ -69,6 +72,7 @@ export class Dag {
     this.svg.replaceChildren(s('g', { class: 'edges', 'aria-hidden': 'true' }, ...edges.map((edge) => edge.path)), ...nodes);
     for (const id of this.nodes.keys()) this.update(id);
     this.rove();
+    if (focused !== undefined) this.focus(focused);
   }
 
   edge({ from, to, points }) {
@@ -113,19 +117,21 @@ export class Dag {
   /** Brings a step's node up to date. */
   update(id) {
     const made = this.nodes.get(id);
-    const step = this.steps.get(id);
+    const step = this.steps?.get(id);
     if (!made || !step) return;
-    const { chars } = this.size;
+    const { width } = this.size;
     set(made.node, 'data-status', step.status);
     turn(made.mark, step.status);
     const time = this.timeOf(step);
     say(made.time, time);
-    say(made.name, fitted(line(id, 200), chars - 6 - time.length));
-    if (made.task) say(made.task, fitted(line(step.task, 200), chars + 3));
+    say(made.name, fitted(line(id, 200), this.fonts.name, width - 40 - widthOf(time, this.fonts.text)));
+    if (made.task) say(made.task, fitted(line(step.task, 200), this.fonts.text, width - 18));
+    const calls = step.toolCalls || step.trail.calls;
     const facts = [step.kept ? 'kept' : null, step.model ? line(step.model, 40) : null,
       step.cost !== null ? money(step.cost, step.usage?.partial) : null,
-      toolsOf(step) ? `${toolsOf(step)} calls` : null].filter(Boolean).join(' · ');
-    say(made.facts, fitted(facts || (step.status === 'pending' ? '' : words(step.status)), chars + 3));
+      calls ? `${calls} call${calls === 1 ? '' : 's'}` : null].filter(Boolean).join(' · ');
+    const waits = step.status === 'pending' || step.status === 'running' ? '' : words(step.status);
+    say(made.facts, fitted(facts || waits, this.fonts.small, width - 18));
     set(made.node, 'aria-label', `${line(id, 80)}: ${words(step.status)}${step.kept ? ', kept' : ''}. ${line(step.task, 160)}`);
     for (const edge of this.edges) if (edge.from === id) set(edge.path, 'data-status', step.status);
   }
@@ -138,7 +144,7 @@ export class Dag {
   /** The clock of those that run. */
   tick() {
     for (const [id, made] of this.nodes) {
-      const step = this.steps.get(id);
+      const step = this.steps?.get(id);
       if (step?.status === 'running') say(made.time, this.timeOf(step));
     }
   }
@@ -180,11 +186,19 @@ export class Dag {
   }
 }
 
-function toolsOf(step) {
-  return step.toolCalls || step.trail.calls;
+function widthOf(text, font) {
+  pen.font = font;
+  return pen.measureText(text).width;
 }
 
-function fitted(text, chars) {
-  const shown = visible(text);
-  return shown.length <= chars ? shown : `${clipped(shown, Math.max(1, chars - 1))}…`;
+/** As much of a text as has room. */
+function fitted(text, font, room) {
+  if (widthOf(text, font) <= room) return text;
+  let [low, high] = [0, text.length];
+  while (low < high) {
+    const middle = Math.ceil((low + high) / 2);
+    if (widthOf(`${clipped(text, middle)}…`, font) <= room) low = middle;
+    else high = middle - 1;
+  }
+  return `${clipped(text, low).trimEnd()}…`;
 }

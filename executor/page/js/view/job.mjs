@@ -44,14 +44,14 @@ export class JobPage {
     const place = (name) => (this[name] = h('div'));
     this.connection = h('p', { class: 'connection', role: 'status', hidden: true });
     const head = h('header', { class: 'jobhead' });
-    const panel = this.panelBox = h('section', { class: 'panel', hidden: true, 'aria-labelledby': 'step-title' });
+    this.panelBox = h('section', { class: 'panel', hidden: true, 'aria-labelledby': 'step-title' });
     const foot = h('footer', { class: 'jobfoot' });
     fill(node, h('div', { class: 'job' },
       h('div', { class: 'column' }, head, this.connection, place('waiting'),
         part('plan', 'Plan', place('dagPlace')), part('agent', 'What the agent did', place('agentPlace')),
         part('answer', 'Answer', place('answerState'), h('div', { class: 'prose', dir: 'auto', id: 'answer' })),
-        part('made', null), part('story', 'Story', place('storyPlace')), place('talkPlace')),
-      panel), foot);
+        part('made', null), part('story', 'Timeline', place('storyPlace')), place('talkPlace')),
+      this.panelBox), foot);
     this.head = new Head(head, this.id, (text) => this.fail(text));
     this.foot = new Foot(foot);
     this.approvals = new Approvals(this.waiting, this.id, hrefOf);
@@ -220,7 +220,9 @@ export class JobPage {
       return;
     }
     const hrefOf = (step) => this.around.hrefOf(this.id, step);
-    this.panel = new StepPanel(this.panelBox, this.id, stepId, { hrefOf, close: () => this.closeStep() });
+    const inside = h('div', { class: 'inside' });
+    fill(this.panelBox, inside);
+    this.panel = new StepPanel(inside, this.id, stepId, { hrefOf, close: () => this.closeStep() });
     this.panel.update(this.fold.steps.get(stepId));
     if (focus) this.panel.focus();
   }

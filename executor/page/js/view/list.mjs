@@ -31,7 +31,7 @@ export class JobList {
   build() {
     this.search = h('input', {
       type: 'search', id: 'search', placeholder: 'Filter: words, or key=value', autocomplete: 'off',
-      'aria-label': 'Filter jobs by words of the goal, or by metadata as key=value', 'aria-keyshortcuts': '/',
+      'aria-label': 'Filter jobs by words, or by metadata as key=value', 'aria-keyshortcuts': '/',
       on: { input: () => this.later(), keydown: (event) => event.key === 'Escape' && this.clear() },
     });
     this.status = h('select', { 'aria-label': 'Status', on: { change: () => this.restart() } },

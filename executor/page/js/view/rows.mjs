@@ -118,7 +118,7 @@ function thought(row, jobId) {
     box.replaceChildren(head, excerptNode(jobId, row.text));
   };
   const update = () => {
-    say(head, row.open ? `turn ${row.iteration} · thinks …` : `turn ${row.iteration} · ${duration(row.elapsed)}${row.text ? '' : ' · no reasoning told'}`);
+    say(head, row.open ? `turn ${row.iteration} · thinks …` : `turn ${row.iteration} · ${duration(row.elapsed)}`);
     set(node, 'class', row.text ? 'thinking told' : 'thinking');
     set(head, 'tabindex', row.text ? null : '-1');
     if (box.open) fillIn();

@@ -1,7 +1,7 @@
 // One step, opened: what it was to do, what became of it, and what its agent did.
 
 import { now } from '../api.mjs';
-import { button, fill, h, say, set, show, sign, turn } from '../dom.mjs';
+import { button, fill, h, say, set, sign, turn } from '../dom.mjs';
 import { markdown } from '../markdown.mjs';
 import { eventAt } from '../stream.mjs';
 import { count, duration, line, money, tokens, visible, words } from '../text.mjs';
@@ -116,7 +116,6 @@ export class StepPanel {
 
   /** After it was opened by the user. */
   focus() {
-    show(this.node, true);
     this.title.focus({ preventScroll: true });
   }
 }
