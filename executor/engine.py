@@ -38,6 +38,10 @@ BATCH = 10
 """Rows taken by one statement at most."""
 BATCH_PRIORITY = -10
 """Of a batch's items in the queue; a single job has 0 and goes first."""
+HELD_AT_ONCE = 100
+"""Items in the queue and at work of a key whose money is limited, and nothing else: what they cost can come on top."""
+DAY = 24 * 3600.0
+"""Seconds of a key's limit of money."""
 RECONCILE = 30.0
 """Seconds between looks for jobs that have not ended and stand in no queue; sooner where a wait for a human is over."""
 OFTEN = 0.1
@@ -76,7 +80,7 @@ async def release(
 ) -> int:
     """Queues items of batches that are held back for their keys' limits, as far as there is room now: those of the
     tenants of these jobs, of these tenants, or of all; how many."""
-    rows = await connection.fetch(statement("batches.release"), of_jobs, tenants)
+    rows = await connection.fetch(statement("batches.release"), of_jobs, tenants, HELD_AT_ONCE, DAY)
     if rows:
         await enqueue(connection, [row["id"] for row in rows], BATCH_PRIORITY)
     return len(rows)

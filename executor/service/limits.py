@@ -8,14 +8,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
 
+from executor.engine import DAY
 from executor.store.database import Database
 from executor.store.keys import Key
 from registry.clock import SYSTEM_CLOCK, Clock
 
 from .auth import Caller
 from .problems import ProblemError
-
-DAY = 24 * 3600
 
 
 class Requests:

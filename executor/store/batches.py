@@ -71,7 +71,7 @@ class Item:
 @dataclass(frozen=True, slots=True)
 class NewBatch:
     """What a batch is created from, beside its items. `seconds`: how long its items may take, all together. `held`: its
-    key bounds how many jobs run at once, so that its items are queued as others end."""
+    key's limits bound what runs, so that its items are queued as others end."""
 
     mode: Mode
     seconds: float

@@ -37,8 +37,9 @@ class Limits:
     """What a key may do; None: no limit.
 
     `running_jobs`: single jobs that have not ended; one more is refused. The items of batches are held back as long as
-    so many jobs of both kinds are open. `usd_per_day` counts jobs that were created within the last 24 hours and have
-    ended: what a running one comes to is known at its end only, which its own budget and `running_jobs` bound.
+    so many jobs of both kinds are open. `usd_per_day` counts jobs that ended within the last 24 hours: what a running
+    one comes to is known at its end only, which its own budget and `running_jobs` bound. Once it is spent, a new job is
+    refused, and items of batches are held back.
     """
 
     requests_per_minute: int | None = None
@@ -50,6 +51,11 @@ class Limits:
             value = getattr(self, name)
             if value is not None and (not Decimal(value).is_finite() or value <= 0):
                 raise UsageError(f"the limit {name} must be more than 0, not {value}")
+
+    @property
+    def bound_work(self) -> bool:
+        """Whether there are limits to what may run, and not only to what may be asked."""
+        return self.running_jobs is not None or self.usd_per_day is not None
 
     def to_json(self) -> dict[str, Any]:
         """The limits there are; money is a decimal string."""

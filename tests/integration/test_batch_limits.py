@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from decimal import Decimal
 from typing import Any
 
-from executor.engine import reconcile, release
+from executor.engine import HELD_AT_ONCE, reconcile, release
 from executor.store.keys import Key, KeyStore, Limits
 from tests.fakes import ProviderFake, brain
 from tests.support.service import Service, running
@@ -124,6 +125,27 @@ async def test_the_limit_of_single_jobs_refuses_no_batch(database_url: str) -> N
             # items are no single jobs: one of those may begin beside them
             assert (await client.post("/v1/jobs", json={"goal": "two"})).status_code == 202
             assert (await client.get(f"/v1/batches/{batch['id']}")).json()["counts"]["processing"] == 5
+
+
+async def test_once_the_money_is_spent_no_item_begins(database_url: str) -> None:
+    async with running(database_url) as service:
+        _, secret = await KeyStore(service.database).create("limited", Limits(usd_per_day=Decimal("1.5")))
+        async with service.client(secret) as client:
+            await sent(client, 250)
+            assert len(await queued(service)) == HELD_AT_ONCE
+            async with service.database.connection() as connection:
+                await connection.execute("update dw_jobs set cost_usd = 0.75 where custom_id in ('c0', 'c1')")
+            await done(service, "c0")
+            assert len(await queued(service)) == HELD_AT_ONCE
+            await done(service, "c1")
+            await done(service, "c2", "c3")
+            await reconcile(service.database)
+            assert len(await queued(service)) == HELD_AT_ONCE - 3
+            later = "update dw_jobs set ended_at = ended_at - interval '1 day' where custom_id = 'c0'"
+            async with service.database.connection() as connection:
+                await connection.execute(later)
+            await reconcile(service.database)
+            assert len(await queued(service)) == HELD_AT_ONCE
 
 
 async def test_no_more_of_a_real_batch_run_at_once(database_url: str) -> None:

@@ -274,7 +274,7 @@ async def test_a_key_s_limits(service: Service) -> None:
     async with service.client(await key_of(service, "poor", usd_per_day=Decimal("0.5"))) as client:
         job = (await client.post("/v1/jobs", json={"goal": "g"})).json()["id"]
         async with service.database.connection() as connection:
-            await connection.execute("update dw_jobs set cost_usd = 0.5 where id = $1", job)
+            await connection.execute("update dw_jobs set cost_usd = 0.5, ended_at = now() where id = $1", job)
         assert code(await client.post("/v1/jobs", json={"goal": "g"})) == (429, "spend_limit")
 
 

@@ -116,7 +116,7 @@ async def create_batch(
             body.write(piece)
         body.seek(0)
         batch, items = _batch(request, body, kind, mode)
-        held = who.key is not None and who.key.limits.running_jobs is not None
+        held = who.key is not None and who.key.limits.bound_work
         new = NewBatch(
             batch[0], settings(request).batch_hours * 3_600, cleaned(batch[1]), idempotency_key, digest.digest(), held
         )

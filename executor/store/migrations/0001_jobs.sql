@@ -68,6 +68,7 @@ create index dw_jobs_by_time on dw_jobs (tenant, created_at desc, id desc) where
 create index dw_jobs_of_batch on dw_jobs (batch, status) include (ended_at) where batch is not null;
 create index dw_jobs_open on dw_jobs (tenant, held, status) where ended_at is null;
 create index dw_jobs_held on dw_jobs (tenant, created_at, line) where held and ended_at is null;
+create index dw_jobs_spent on dw_jobs (tenant, ended_at) include (cost_usd) where cost_usd is not null;
 create index dw_jobs_ended on dw_jobs (ended_at) include (status) where ended_at is not null;
 create index dw_jobs_waiting on dw_jobs (wake_at) where wake_at is not null;
 create index dw_jobs_metadata on dw_jobs using gin (metadata jsonb_path_ops);

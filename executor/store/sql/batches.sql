@@ -33,15 +33,23 @@ from unnest($4::text[], $9::jsonb[]) as told (id, payload) where id in (select i
 
 -- name: release
 -- Of the items that are held back as many as their keys' limits have room for, oldest first, which are to be queued: of
--- the tenants of these jobs ($1), of these tenants ($2), of all where neither is given. Jobs that wait for a human take
--- no room. Two at once see different moments but the same order, and each item goes once: no room is given twice.
+-- the tenants of these jobs ($1), of these tenants ($2), of all where neither is given. $3: so many are open at once
+-- where a key has no limit of that; none begins where what was spent within $4 seconds has come to the key's limit.
+-- Jobs that wait for a human take no room. Two at once see different moments but the same order, and each item goes
+-- once: no room is given twice.
 with room as (
-    select k.id as tenant, (k.limits ->> 'running_jobs')::integer - (
-        select count(*) from dw_jobs
-        where tenant = k.id and not held and ended_at is null and status <> 'needs_decision'
-    ) as items
+    select k.id as tenant, case
+        when k.limits ? 'usd_per_day' and (
+            select coalesce(sum(cost_usd), 0) from dw_jobs
+            where tenant = k.id and cost_usd is not null and ended_at > now() - make_interval(secs => $4)
+        ) >= (k.limits ->> 'usd_per_day')::numeric then 0
+        else coalesce((k.limits ->> 'running_jobs')::integer, $3) - (
+            select count(*) from dw_jobs
+            where tenant = k.id and not held and ended_at is null and status <> 'needs_decision'
+        )
+    end as items
     from dw_keys k
-    where k.limits ? 'running_jobs' and (
+    where exists (select from dw_jobs where tenant = k.id and held and ended_at is null) and (
         k.id = any ($2::text[])
         or k.id in (select tenant from dw_jobs where id = any ($1::text[]))
         or $1::text[] is null and $2::text[] is null

@@ -52,9 +52,9 @@ select * from dw_jobs where id = $1 and owner is null and ended_at is null for u
 select count(*) as running from dw_jobs where tenant = $1 and ended_at is null and batch is null
 
 -- name: spent_of_tenant
--- USD of the jobs that were created within the last so many seconds.
+-- USD of the jobs that ended within the last so many seconds: what one costs is known at its end.
 select coalesce(sum(cost_usd), 0) as usd from dw_jobs
-where tenant = $1 and created_at > now() - make_interval(secs => $2)
+where tenant = $1 and cost_usd is not null and ended_at > now() - make_interval(secs => $2)
 
 -- name: unqueued
 -- Jobs that have not ended and have no row in the queue: they are enqueued anew by the reconciliation. One that its
