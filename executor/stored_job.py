@@ -94,6 +94,7 @@ class _StoredRun:
         self.parks = self.reading = False
         self.due: float | None = None
         self.letters: set[int] = set()
+        self.looked = asyncio.Event()
         self.woken = woken
         self.woken.set()  # what was said before it was claimed
         self.log = StoredLog(
@@ -170,8 +171,13 @@ class _StoredRun:
         return await self._let_go() if runner.handed_over else await self._stored()
 
     async def _barrier(self) -> None:
-        """The job's barrier. Once the log can't be written the job stands still here: it is about to be cancelled, and
-        must do nothing on the way that nobody would ever know of."""
+        """The job's barrier. What was said to the job before it was claimed is known before it passes the first one."""
+        await self.looked.wait()
+        await self._kept()
+
+    async def _kept(self) -> None:
+        """Returns when all that was appended is stored. Where the log can't be written it never does: the job is about
+        to be cancelled, and must do nothing on the way that nobody would ever know of."""
         try:
             await self.log.barrier()
         except (OwnershipLostError, LogFailedError):
@@ -319,9 +325,10 @@ class _StoredRun:
                 for letter in letters:
                     self.log.append("note", note_of(letter["id"], letter["kind"], letter["payload"]))
                     self.letters.add(letter["id"])
-                await self._barrier()
+                await self._kept()
                 for letter in letters:
                     self._take(runner, letter["kind"], letter["payload"])
+            self.looked.set()
 
     def _take(self, runner: JobRunner, kind: str, said: Mapping[str, Any]) -> None:
         try:

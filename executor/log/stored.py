@@ -19,7 +19,9 @@ from .front import Ending, JobLog, is_public
 LATEST = 1.0
 """Seconds after which events are written although no barrier asked for it: readers on other hosts want to see them."""
 BATCH = 500
-"""Events of one statement at most."""
+"""Events that are read by one statement."""
+TOGETHER = 100
+"""Events that are written by one statement at most: they go as one JSON value, which may have 256 MB."""
 
 log = structlog.get_logger(__name__)
 
@@ -76,7 +78,7 @@ class StoredLog(JobLog):
         self._heard, self._status, self._live = heard, status, live
         self._new: list[Event] = []
         self._stored = seq
-        self._told = asyncio.Condition()
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._wanted = asyncio.Event()
         self._failed: BaseException | None = None
         self._ending: Ending | None = None
@@ -88,11 +90,13 @@ class StoredLog(JobLog):
         writer has ended otherwise."""
         self.flush()
         last = self.seq
-        if self._stored >= last and self._ending is None:
+        if self._settled(last):
             return
         self._wanted.set()
-        async with self._told:
-            await self._told.wait_for(lambda: self._failed is not None or self._settled(last))
+        if self._failed is None:
+            told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((last, told))
+            await told
         if isinstance(self._failed, OwnershipLostError):
             raise self._failed
         if self._failed is not None:
@@ -136,26 +140,30 @@ class StoredLog(JobLog):
         finally:
             if self._late is not None:
                 self._late.cancel()
-            async with self._told:
-                self._told.notify_all()
+            self._tell()
 
     def _settled(self, last: int) -> bool:
         return self._stored >= last and self._ending is None
 
+    def _tell(self) -> None:
+        """Wakes those whose events are stored; all of them where nothing will be."""
+        waiting, self._waiting = self._waiting, []
+        for last, told in waiting:
+            if self._failed is None and not self._settled(last):
+                self._waiting.append((last, told))
+            elif not told.done():  # cancelled
+                told.set_result(None)
+
     async def _write_some(self) -> bool:
         """One statement; whether it was the last one."""
-        events = self._new[:BATCH]
+        events = self._new[:TOGETHER]
         ending = self._ending if len(events) == len(self._new) else None
         row = await self._append(events, ending)
         del self._new[: len(events)]
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
         self._stored += len(events)
         if ending is not None:
             self._ending = None
-        async with self._told:
-            self._told.notify_all()
+        self._tell()
         if ending is None and row is not None and (row["cancel"] or row["letters"]):
             self._heard(row["cancel"])
         return ending is not None
@@ -194,11 +202,7 @@ class StoredLog(JobLog):
             self._stored,
             self._status() if ending is None else ending.status,
             None if ending is None else dict(ending.summary),
-            [event.channel for event in events],
-            [event.ts for event in events],
-            [event.step_id for event in events],
-            [is_public(event.channel) for event in events],
-            [event.payload for event in events],
+            [(event.channel, event.ts, event.step_id, is_public(event.channel), event.payload) for event in events],
             None if ending is None else ending.cost_usd,
         )
 
@@ -207,7 +211,13 @@ class StoredLog(JobLog):
     def _keep(self, event: Event) -> None:
         self._new.append(event)
         if self._late is None:
-            self._late = asyncio.get_running_loop().call_later(LATEST, self._wanted.set)
+            self._late = asyncio.get_running_loop().call_later(LATEST, self._latest)
+
+    def _latest(self) -> None:
+        """Has written what came since the timer was set; nobody stops it, as that would cost as much each time."""
+        self._late = None
+        if self._new:
+            self._wanted.set()
 
     def _piece_came(self, text: str, step_id: str | None) -> None:
         if step_id is None:

@@ -17,21 +17,22 @@ returning *
 -- name: append
 -- One statement: checks the owner, advances seq, stores the events, wakes the readers. No row: ownership is lost.
 -- $3 is the seq that the writer believes to be the last one; $4 status and $5 summary are null where nothing changes.
+-- $6: the events, each an array; one value is made and read in half the time of five arrays.
 with owned as (
     update dw_jobs
-    set seq = seq + cardinality($6::text[]),
+    set seq = seq + jsonb_array_length($6::jsonb),
         status = coalesce($4, status),
         summary = coalesce($5, summary),
         ended_at = case when $5::jsonb is null then ended_at else now() end,
-        cost_usd = coalesce($11, cost_usd),
+        cost_usd = coalesce($7, cost_usd),
         owner = case when $5::jsonb is null then owner end
     where id = $1 and owner = $2 and seq = $3
     returning id, seq, cancel
 ), written as (
     insert into dw_events (job, seq, ts, channel, step_id, public, payload)
-    select owned.id, $3 + place, ts, channel, step_id, public, payload
-    from owned, unnest($6::text[], $7::double precision[], $8::text[], $9::boolean[], $10::jsonb[])
-        with ordinality as new (channel, ts, step_id, public, payload, place)
+    select owned.id, $3 + place, (event -> 1)::double precision, event ->> 0, event ->> 2, (event -> 3)::boolean,
+        event -> 4
+    from owned, jsonb_array_elements($6) with ordinality as new (event, place)
 )
 select owned.seq, owned.cancel,
     exists (select from dw_inbox where job = owned.id and taken_at is null) as letters,
