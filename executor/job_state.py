@@ -125,7 +125,8 @@ class JobState:
         self.mode, self.domain = past.mode, past.domain or self.domain
         self.goal += "".join(f"\n\n{FOLLOW_UP}{text}" for text in said.follow_ups)
         self.plan = past.plan or self.plan
-        self.steps = {**self.request.kept, **past.before}
+        kept = {name: result for name, result in self.request.kept.items() if name not in past.before}
+        self.steps = {**past.before, **kept}
         self.rounds, self.iterations = account.rounds, account.iterations
         self.fallbacks = list(account.fallbacks)
         self.started_at = past.started_at

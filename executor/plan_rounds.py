@@ -48,11 +48,11 @@ async def run_plan_only(job: JobState) -> Ending:
     """Makes the plan and runs nothing. Raises what keeps a plan from being made."""
     rounds = _Rounds(job)
     missing = job.plan is None or (not rounds.fixed and job.past is not None and job.past.position.stage == "plan")
-    while missing:
-        await rounds.plan()
-        missing = bool(len(job.inbox)) and not job.stopping
-        if missing:
+    while missing or (len(job.inbox) and not job.stopping and not rounds.fixed):
+        if not missing:
             job.hear()
+        await rounds.plan()
+        missing = False
     assert job.plan is not None
     lines = (f"{number}. {step.task}" for number, step in enumerate(job.plan.steps, 1))
     return Ending("completed", "\n".join(["The plan:", *lines]))

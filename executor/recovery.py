@@ -78,7 +78,8 @@ class JobPast:
     `steps` are the results of the plan's steps as they stand, `before` those of the last execution that ended, `begun`
     the steps under way, `taint` the untrusted origins of what the running round rests on. `models` and `tools` are the
     names that the job started with. `answer` is what stands of it; `part` the first number that no reader can know.
-    `spent`: seconds that it ran. `calls`: the `call` events of single agents, with their attempts. `denied`: calls of a single agent that a human said had no effect.
+    `spent`: seconds that it ran. `calls`: the `call` events of single agents, with their attempts; `denied`: those of
+    them that a human said had no effect.
     """
 
     mode: str

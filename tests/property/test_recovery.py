@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from agent.waits import Decision, PendingCall
 from executor.job_options import JobOptions
 from executor.job_types import JobRequest
 from executor.options import RunOptions
+from executor.results import StepResult
 from planner import Plan, PlanStep
 from registry import ModelRegistry, Price
 from registry.budget import Budget
 from registry.errors import OverloadedError
 from registry.llm_types import ChatRequest
-from registry.messages import ToolCall
+from registry.messages import Event, ToolCall
 from registry.retry import RetryPolicy
 from registry.testing import ScriptedLLM
 from registry.tool_context import ToolContext
@@ -78,6 +83,8 @@ def brain(kind: str, request: ChatRequest, say: Say) -> Any:
     return worker(request)
 
 
+MOST = int(os.environ.get("RECOVERY_PLACES", "40"))
+"""Places at which a job is cut off, in one test; others are taken where a job has more."""
 OPTIONS = JobOptions(run=RunOptions(agent={"completion_check": False}))
 
 
@@ -99,9 +106,9 @@ def follow_up() -> Scenario:
 
     def speaks(kind: str, request: ChatRequest, say: Say) -> Any:
         text = text_of(request)
-        if kind == "step" and "find x" in text and "User follow-up" not in text and request.messages[-1].role == "tool":
-            if sum(message.role == "tool" for message in request.messages) == 3:
-                say("message", text="also name the source")
+        done = sum(message.role == "tool" for message in request.messages)
+        if kind == "step" and "find x" in text and "User follow-up" not in text and done == 3:
+            say("message", text="also name the source")
         if kind == "revise_plan":
             return {"keep": ["a"], "steps": [{"id": "s", "task": "sum again", "dependencies": ["a"]}]}
         return brain(kind, request, say)
@@ -242,9 +249,60 @@ def budgeted() -> Scenario:
     return Scenario(JobRequest("g", plan, budget=Budget.of({"tokens": 12_000})), endless, tools, OPTIONS, models)
 
 
+def plan_only() -> Scenario:
+    def speaks(kind: str, request: ChatRequest, say: Say) -> Any:
+        if "and y" not in text_of(request):
+            say("message", text="and y")
+        return brain(kind, request, say)
+
+    return Scenario(JobRequest("sum it up", plan_only=True), speaks, tools, OPTIONS)
+
+
+def step_cancelled() -> Scenario:
+    """A step is cancelled while its model is asked; the plan ends without it."""
+
+    def cancels(kind: str, request: ChatRequest, say: Say) -> Any:
+        if kind == "judge_result":
+            return YES
+        if kind == "step" and "double x" in text_of(request):
+            say("cancel_step", step_id="b")
+        return brain(kind, request, say)
+
+    return Scenario(JobRequest("sum it up", mode="dag"), cancels, tools, OPTIONS, cuts=True)
+
+
+def approved() -> Scenario:
+    """Calls that wait for a human; one is approved, the other not."""
+
+    def guarded(runs: list[str]) -> Sequence[Tool]:
+        look_up, write = tools(runs)
+        return [look_up, replace(write, requires_approval=True)]
+
+    async def approve(call: PendingCall) -> Decision:
+        return Decision(call.tool_args["text"] == "y", "says the boss", "boss")
+
+    def alone(kind: str, request: ChatRequest, say: Say) -> Any:
+        done = sum(message.role == "tool" for message in request.messages)
+        if kind == "step" and done < 2:
+            return [ToolCall(f"c{done}", "write", {"text": "yz"[done]})]
+        return given().brain(kind, request, say)
+
+    return Scenario(given().request, alone, guarded, OPTIONS, approve=approve)
+
+
+def kept() -> Scenario:
+    """A forked job: some steps have results already, one of them a failure that is nobody's business any more."""
+    plan = Plan("g", (PlanStep("x", "one"), PlanStep("y", "two", ("x",)), PlanStep("f", "three")))
+    results = {
+        "x": StepResult("completed", "x is 41", attempts=1, model="m", started_at=1.0, ended_at=2.0, id="x"),
+        "f": StepResult("failed", "", "auth: no", started_at=1.0, ended_at=2.0, error_code="auth", id="f"),
+    }
+    return Scenario(JobRequest("g", plan, kept=results, parent="job_0"), given().brain, tools, OPTIONS)
+
+
 SCENARIOS = [
     planned, given, follow_up, late_message, stopped, react, react_twice, react_spoken_to, direct, checked, retried,
-    fallback, react_fallback, budgeted,
+    fallback, react_fallback, budgeted, plan_only, step_cancelled, approved, kept,
 ]  # fmt: skip
 
 
@@ -252,17 +310,40 @@ SCENARIOS = [
 async def test_from_every_place_to_the_same_end(make: Any) -> None:
     whole = await run(make())
     assert whole.events[-1].channel == "done"
-    for length in range(1, len(whole.events)):
-        prefix = whole.events[:length]
-        again = await run(make(), prefix)
-        place = f"after {length} of {len(whole.events)}: {prefix[-1].channel} {dict(prefix[-1].payload)}"[:400]
-        assert again.events[:length] == prefix, place
-        _nothing_twice(whole, again, length, place)
-        if not open_writes(prefix, ["write"]):
-            _the_same(whole, again, place)
+    chance = random.Random(make.__name__)
+    places = range(1, len(whole.events))
+    for length in places if len(places) <= MOST else sorted(chance.sample(places, MOST)):
+        await _goes_on(make, whole, whole.events[:length])
 
 
-def _nothing_twice(whole: Run, again: Run, length: int, place: str) -> None:
+@pytest.mark.parametrize("make", SCENARIOS, ids=lambda make: make.__name__)
+async def test_one_worker_after_the_other_dies(make: Any) -> None:
+    chance = random.Random(make.__name__)
+    for _ in range(2):
+        whole = await run(make())
+        prefix = whole.events[: chance.randint(1, len(whole.events) - 1)]
+        for _ in range(4):
+            again = await _goes_on(make, whole, prefix)
+            if len(prefix) >= len(again.events) - 2:
+                break
+            prefix = again.events[: chance.randint(len(prefix) + 1, len(again.events) - 1)]
+
+
+async def _goes_on(make: Any, whole: Run, prefix: Sequence[Event]) -> Run:
+    again = await run(make(), prefix)
+    place = f"after {len(prefix)} of {len(whole.events)}: {prefix[-1].channel} {dict(prefix[-1].payload)}"[:400]
+    assert again.events[: len(prefix)] == tuple(prefix), place
+    _nothing_twice(again, len(prefix), place)
+    if not open_writes(prefix, ["write"]):
+        _the_same(whole, again, place, cuts=make().cuts)
+    elif make in (given, react, direct, checked, retried):  # no other round makes up for it, and nobody can be asked
+        assert (again.job.status, again.job.error_code) in [
+            (status, "uncertain_effect") for status in ("partial", "failed")
+        ], place
+    return again
+
+
+def _nothing_twice(again: Run, length: int, place: str) -> None:
     prefix, rest = again.events[:length], again.events[length:]
     known = {event.payload["key"] for event in prefix if event.channel == "call" and event.payload["status"] == "start"}
     assert not known & set(again.runs), place
@@ -281,7 +362,11 @@ def _nothing_twice(whole: Run, again: Run, length: int, place: str) -> None:
     assert [event.channel for event in again.events].count("done") == 1, place
 
 
-def _the_same(whole: Run, again: Run, place: str) -> None:
+def _the_same(whole: Run, again: Run, place: str, *, cuts: bool) -> None:
+    if cuts:
+        ends = [{name: step.status for name, step in run.job.steps.items()} for run in (whole, again)]
+        assert (ends[0], whole.job.status) == (ends[1], again.job.status), place
+        return
     assert turns(again.events) == turns(whole.events), place
     assert usage_told(again.events) == again.job.usage.to_json(), place
     assert account(again.job) == account(whole.job), place

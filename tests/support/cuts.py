@@ -1,4 +1,4 @@
-"""Jobs that are cut off and go on: a whole run, and one from every prefix of its log, as if its worker had died there."""
+"""Jobs that are cut off and go on: a whole run, and one from a prefix of its log, as if its worker had died there."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ Brain = Callable[[str, ChatRequest, Say], Any]
 
 @dataclass
 class Scenario:
-    """A job to run again and again. `tools` are made anew for each run, with the list that they note their runs in."""
+    """A job to run again and again. `tools` are made anew for each run, with the list that they note their runs in.
+    `cuts`: something in it is cut off, so that what it cost differs from run to run."""
 
     request: JobRequest
     brain: Brain
@@ -38,6 +39,7 @@ class Scenario:
     options: JobOptions = field(default_factory=JobOptions)
     models: Callable[[Callable[[ChatRequest], Any]], ModelRegistry] = lambda ask: as_registry(ScriptedLLM(ask))
     approve: Any = None
+    cuts: bool = False
 
 
 @dataclass
@@ -113,7 +115,7 @@ def history(events: Iterable[Event]) -> dict[str | None, list[Any]]:
         shown = plain(event.payload)
         if event.channel == "done":
             del shown["usage"], shown["cost"]  # the sum of the turns, some of which only the dead worker had begun
-        if event.payload.get("type") == "iteration":
+        if event.channel == "approval" or event.payload.get("type") == "iteration":
             of_step[-1].append(json.dumps(shown, sort_keys=True))
         else:
             of_step += [(event.channel, shown), []]
@@ -146,19 +148,19 @@ def turns(events: Iterable[Event]) -> list[tuple[Any, ...]]:
     """The replies that were paid for, by place."""
     paid = [event for event in events if event.channel == "turn" and event.payload["result"] is not None]
     return sorted(
-        (str(event.step_id), event.payload.get("round", 1), event.payload["step_attempt"], event.payload["role"])
-        + (event.payload["usage"]["input_tokens"],)
+        (str(event.step_id), told.get("round", 1), told["step_attempt"], told["role"], told["usage"]["input_tokens"])
         for event in paid
+        if (told := event.payload)
     )
 
 
 def open_writes(events: Iterable[Event], writing: Iterable[str]) -> set[str]:
-    """Keys of calls of writing tools that were begun and have no end."""
+    """Keys of calls of writing tools that were begun and have no end: nobody knows what they did."""
     found: set[str] = set()
     for event in events:
         if event.channel == "call" and event.payload["status"] == "start":
             if event.payload["tool_name"] in writing:
                 found.add(event.payload["key"])
-        elif event.channel == "call":
+        elif event.channel == "call" and event.payload["status"] == "end":
             found.discard(event.payload["key"])
     return found
