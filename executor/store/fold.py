@@ -181,7 +181,10 @@ def listed(row: Row) -> dict[str, Any]:
 def _with_row(shown: Mapping[str, Any], row: Row) -> dict[str, Any]:
     base = job_of(row, Folded(row["mode"])).to_json()
     known = {name: base[name] for name in ("id", "status", "created_at", "parent")}
-    return {**shown, **known, "kind": row["kind"], "batch": row["batch"], "cancel_requested": row["cancel"]}
+    own = {"kind": row["kind"], "batch": row["batch"], "cancel_requested": row["cancel"]}
+    if row["batch"] is not None:
+        own["custom_id"] = row["custom_id"]
+    return {**shown, **known, **own}
 
 
 async def end_cancelled(database: Database, job_id: str) -> Row | None:

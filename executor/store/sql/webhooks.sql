@@ -2,11 +2,14 @@
 -- so that another server takes it over if this one dies.
 
 -- name: take
--- Those that are due, for so many seconds ($2) this caller's own.
+-- Those that are due, for so many seconds ($2) this caller's own. The body is the job as the API shows it.
 update dw_webhooks w
 set tries = tries + 1, next_at = now() + make_interval(secs => $2)
 from (
-    select h.job, j.tenant, j.summary::text as body
+    select h.job, j.tenant, (
+        j.summary || jsonb_build_object('kind', j.kind, 'batch', j.batch, 'cancel_requested', j.cancel)
+        || case when j.batch is null then '{}' else jsonb_build_object('custom_id', j.custom_id) end
+    )::text as body
     from dw_webhooks h join dw_jobs j on j.id = h.job
     where h.delivered_at is null and h.given_up_at is null and h.next_at <= now() and j.summary is not null
     order by h.next_at limit $1
