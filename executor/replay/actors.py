@@ -303,8 +303,8 @@ class RecordedBudget(Reservations):
         return prepared
 
     def answer_bytes(self, llm: LLM) -> int | None:
-        """None, or 0 where the job did not even ask for an answer."""
-        return 0 if self._stage.answer_is_refused() else None
+        """None; where the job did not even ask for an answer, less than any request has."""
+        return -1 if self._stage.answer_is_refused() else None
 
     def to_json(self) -> dict[str, Any]:
         """Nothing is counted."""

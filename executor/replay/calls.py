@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
-from agent.modes import JSON, NATIVE
+from agent.modes import JSON, NATIVE, Mode
 from agent.past import OPENING, TURN, AgentPast, CallPast, Key
 from registry.errors import DagwrightError
 from registry.messages import LLMResult, ToolCall
@@ -25,7 +26,8 @@ def differing_calls(script: Script, tools: ToolRegistry) -> Iterator[Departure]:
         if event.channel == "call":
             seqs.setdefault(event.payload["key"], event.seq)
     for agent, past in AgentPast.read(script.events).items():
-        for iteration, calls in _asked(past, tools):
+        turns = iter(script.turns(*agent, past.role or ("agent" if agent[0] is None else "step")))
+        for iteration, calls in _asked(past, turns, tools):
             known = {key: call for key, call in past.calls.items() if call.iteration == iteration}
             for key, call in known.items():
                 number = int(key.rpartition("/")[2])
@@ -35,16 +37,19 @@ def differing_calls(script: Script, tools: ToolRegistry) -> Iterator[Departure]:
                     yield _departure(agent, past, key, seqs.get(key), *wrong)
 
 
-def _asked(past: AgentPast, tools: ToolRegistry) -> Iterator[tuple[int, tuple[ToolCall, ...]]]:
+def _asked(
+    past: AgentPast, turns: Iterator[LLMResult], tools: ToolRegistry
+) -> Iterator[tuple[int, tuple[ToolCall, ...]]]:
     """The calls that each of an agent's turns asks for, by the number of the turn, from 1."""
-    mode, mine, iteration = NATIVE, tools, 0
+    mode: Mode = NATIVE
+    mine, iteration = tools, 0
     for mark, told in past.line:
         if mark == OPENING:
             mode = JSON if told["mode"] == JSON.name else NATIVE
             mine = tools.subset([name for name in told["tools"] if name in tools])
         elif mark == TURN:
             iteration += 1
-            yield iteration, mode.read(LLMResult.from_json(told["result"]), mine, iteration).calls
+            yield iteration, mode.read(next(turns), mine, iteration).calls
 
 
 def _wrong(asked: ToolCall | None, call: CallPast, tools: ToolRegistry, *, hooks: bool) -> tuple[str, Any, Any] | None:
@@ -59,10 +64,8 @@ def _wrong(asked: ToolCall | None, call: CallPast, tools: ToolRegistry, *, hooks
     if hooks or call.begun is None or not asked.decoded:
         return None
     arguments: Mapping[str, Any] = asked.arguments
-    try:
+    with suppress(DagwrightError):
         arguments = tools.get(asked.name).check(arguments)
-    except DagwrightError:
-        pass
     if _loose(arguments) != _loose(call.begun["tool_args"]):
         return "the reply asks for it with other arguments", dict(call.begun["tool_args"]), dict(arguments)
     return None

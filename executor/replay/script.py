@@ -95,6 +95,7 @@ class Script:
         self.replies: dict[Place, deque[Reply]] = defaultdict(deque)
         self.cut_off: set[tuple[int, str]] = set()
         self.items: list[Item] = []
+        self._results: dict[Place, list[LLMResult]] = defaultdict(list)
         self._status: dict[str, str] = {}
         self._attempts: dict[str | None, int] = {}
         self._round, self._mode = 1, str(self.opening["mode"])
@@ -137,6 +138,11 @@ class Script:
     def _settled(event: Event) -> bool:
         """What became of an uncertain call: it is asked for again."""
         return event.channel == "call" and event.payload["status"] == "settled"
+
+    def turns(self, step_id: str | None, round_: int, attempt: int, role: str) -> list[LLMResult]:
+        """An agent's own turns."""
+        place: Place = (step_id, round_, attempt, role, None)
+        return self._results[place]
 
     # Reading
 
@@ -191,7 +197,10 @@ class Script:
         self._attempts[event.step_id] = told["step_attempt"]
         result = None if told["result"] is None else LLMResult.from_json(told["result"])
         error = None if told["error"] is None else (told["error"]["code"], told["error"]["message"])
-        self._reply(Reply(event.seq, place, told["model"], told["attempt"], result, error))
+        reply = Reply(event.seq, place, told["model"], told["attempt"], result, error)
+        if result is not None:
+            self._results[place].append(result)
+        self._reply(reply)
 
     def _reply(self, reply: Reply) -> None:
         self.replies[reply.place].append(reply)

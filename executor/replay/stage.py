@@ -359,9 +359,10 @@ class Stage:
         self._departed(Departure(kind, message, seq, step, **more))
 
     def _departed(self, departure: Departure) -> None:
-        self.departures.append(departure)
-        if self.runner is not None:
-            self.runner.cancel()
+        if not self.departures:  # what comes after the first follows from it
+            self.departures.append(departure)
+            if self.runner is not None:
+                self.runner.cancel()
 
 
 def _words(item: Item) -> str:

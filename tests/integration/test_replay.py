@@ -1,0 +1,224 @@
+"""Replay: jobs of every kind come out the same from their logs alone, and a log that was changed departs just there."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from executor.replay.run import NotReplayableError, replay
+from executor.replay.script import AGENT_ROLES
+from executor.results import StepResult
+from registry.messages import Event, ToolCall
+from registry.testing import ScriptedLLM
+from registry.tools import ToolRegistry
+from tests.support.recorded_jobs import recorded
+from tests.support.stored_jobs import Brain, look_up, note, with_tools
+
+EACH = 10
+
+
+@pytest.mark.parametrize("first", range(0, 100, EACH))
+async def test_a_hundred_jobs_replay_the_same_without_a_call(first: int) -> None:
+    for seed in range(first, first + EACH):
+        job = await recorded(seed)
+        did = dict(job.did)
+        outcome = await replay(job.events, job.tools if seed % 2 else ())  # tools need not even be known
+        assert [one.to_json() for one in outcome.departures] == [], seed
+        assert outcome.same
+        assert job.did == did, "something was called or run"
+        again = outcome.job
+        assert again is not None
+        assert (again.status, again.answer, again.mode) == (job.job.status, job.job.answer, job.job.mode), seed
+        assert again.plan == job.job.plan
+        assert again.steps.keys() == job.job.steps.keys()
+        assert all(_alike(again.steps[name], step) for name, step in job.job.steps.items()), seed
+
+
+def _alike(one: StepResult, other: StepResult) -> bool:
+    names = ("status", "output", "error", "error_code", "root_cause", "model")
+    return all(getattr(one, name) == getattr(other, name) for name in names)
+
+
+async def run(brain: Brain, *tools: Any, **options: Any) -> tuple[tuple[Event, ...], ToolRegistry]:
+    """A job's log, and its tools."""
+    from executor.job_handle import start_job
+
+    registry = ToolRegistry(tools)
+    handle = start_job("sum it up", ScriptedLLM(brain), tools=registry, **options)
+    await handle.result()
+    return handle.log.events, registry
+
+
+def altered(events: tuple[Event, ...], seq: int, change: Callable[[dict[str, Any]], None]) -> list[Event]:
+    """The log with another reply in one place."""
+    event = events[seq - 1]
+    assert event.channel == "turn"
+    payload = copy.deepcopy(dict(event.payload))
+    change(payload["result"]["message"])
+    return [replace(one, payload=payload) if one is event else one for one in events]
+
+
+def turn(events: tuple[Event, ...], role: str, step: str | None = None, number: int = 0) -> int:
+    """The seq of a reply."""
+    found = [e.seq for e in events if e.channel == "turn" and e.payload["role"] == role and e.step_id == step]
+    return found[number]
+
+
+def first(events: tuple[Event, ...], channel: str, step: str | None = None, **payload: Any) -> int:
+    """The seq of the first event like this."""
+    return next(
+        e.seq for e in events
+        if e.channel == channel and e.step_id == step and payload.items() <= e.payload.items()
+    )  # fmt: skip
+
+
+def in_call(**arguments: Any) -> Callable[[dict[str, Any]], None]:
+    """Other arguments in a reply's first call."""
+
+    def change(message: dict[str, Any]) -> None:
+        call = message["tool_calls"][0]
+        call["arguments"] = {**call["arguments"], **arguments}
+        call["raw"] = None
+
+    return change
+
+
+def text(words: str) -> Callable[[dict[str, Any]], None]:
+    def change(message: dict[str, Any]) -> None:
+        message["content"] = words
+        message["tool_calls"] = []
+
+    return change
+
+
+async def test_another_plan_departs_at_the_plan() -> None:
+    events, tools = await run(Brain(), mode="auto")
+    steps = [{"id": "a", "task": "find y", "dependencies": []}]
+    outcome = await replay(altered(events, turn(events, "planner"), in_call(steps=steps)), tools)
+    departure = outcome.departures[0]
+    assert (outcome.same, departure.kind, departure.seq) == (False, "told", first(events, "plan"))
+    assert "plan" in departure.message
+
+
+async def test_another_route_departs_at_the_route() -> None:
+    events, tools = await run(Brain(), mode="auto")
+    outcome = await replay(altered(events, turn(events, "router"), in_call(mode="react")), tools)
+    assert (outcome.departures[0].seq, outcome.departures[0].found) == (first(events, "route"), {"mode": "react"})
+
+
+async def test_another_verdict_departs_at_the_verdict() -> None:
+    events, tools = await run(Brain(), mode="dag")
+    outcome = await replay(altered(events, turn(events, "analyzer"), in_call(confidence=0.2)), tools)
+    departure = outcome.departures[0]
+    assert (departure.seq, departure.expected, departure.found) == (
+        first(events, "verdict"), {"confidence": 0.9}, {"confidence": 0.2},
+    )  # fmt: skip
+
+
+async def test_another_answer_departs_at_the_end() -> None:
+    events, tools = await run(Brain(), mode="dag")
+    outcome = await replay(altered(events, turn(events, "synthesis"), text("another answer")), tools)
+    departure = outcome.departures[0]
+    assert (departure.kind, departure.seq, departure.expected, departure.found) == (
+        "end", len(events), {"answer": "the written answer"}, {"answer": "another answer"},
+    )  # fmt: skip
+
+
+async def test_another_result_departs_at_that_steps_end() -> None:
+    events, tools = await run(Brain(), mode="dag")
+    outcome = await replay(altered(events, turn(events, "step", "c"), text("halved")), tools)
+    departure = outcome.departures[0]
+    assert (departure.seq, departure.step_id) == (first(events, "step_progress", "c", status="completed"), "c")
+    assert (departure.expected, departure.found) == ({"result": "step result"}, {"result": "halved"})
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("mode", ["dag", "react"])
+async def test_another_call_departs_at_the_call(mode: str, known: bool) -> None:
+    events, tools = await run(Brain(with_tools), look_up, note, mode=mode)
+    step, role = ("a", "step") if mode == "dag" else (None, "agent")
+    key = events[first(events, "call", step, status="start") - 1].payload["key"]
+    outcome = await replay(altered(events, turn(events, role, step), in_call(key="z")), tools if known else ())
+    (departure,) = outcome.departures
+    assert (departure.kind, departure.seq, departure.step_id, departure.attempt, departure.role, departure.call) == (
+        "call", first(events, "call", step, key=key), step, 1, role, key,
+    )  # fmt: skip
+    assert (departure.expected, departure.found) == ({"key": "x"}, {"key": "z"})
+
+
+async def test_a_call_that_is_not_in_the_log_is_not_made() -> None:
+    events, tools = await run(Brain(with_tools), look_up, note, mode="dag")
+
+    def calls_again(message: dict[str, Any]) -> None:
+        message["tool_calls"] = [ToolCall("c9", "note", {"text": "more"}).to_json()]
+        message["content"] = ""
+
+    outcome = await replay(altered(events, turn(events, "step", "b", -1), calls_again), tools)
+    departure = outcome.departures[0]
+    assert (departure.kind, departure.step_id, departure.round, departure.attempt, departure.role) == (
+        "call", "b", 1, 1, "tool",
+    )  # fmt: skip
+    assert departure.call is not None
+    assert departure.call.endswith("/b/1/3/1")
+    assert "'note'" in departure.message
+
+
+async def test_a_reply_that_is_not_in_the_log_is_not_asked_for() -> None:
+    events, tools = await run(Brain(), mode="dag")
+    missing = turn(events, "analyzer")
+    outcome = await replay([event for event in events if event.seq != missing], tools)
+    departure = outcome.departures[0]
+    assert (departure.kind, departure.role, departure.step_id, departure.attempt) == ("reply", "analyzer", None, 1)
+
+
+async def test_changed_words_anywhere_depart_at_what_they_change() -> None:
+    """A reply's text is changed, in whatever role it was given: the first difference stands where it must show."""
+    shown = 0
+    for seed in range(200, 240):
+        job = await recorded(seed)
+        rng = Random(seed)
+        turns = [e for e in job.events if e.channel == "turn" and e.payload["result"] is not None
+                 and e.payload["role"] in (*AGENT_ROLES, "synthesis") and not _calls(e.payload)]  # fmt: skip
+        if not turns:
+            continue
+        chosen = rng.choice(turns)
+
+        def change(message: dict[str, Any]) -> None:
+            message["content"] = f"{message['content']} (changed)"
+
+        outcome = await replay(altered(job.events, chosen.seq, change), job.tools)
+        assert all(one.seq is None or one.seq > chosen.seq for one in outcome.departures), seed
+        if outcome.same:  # a text that was void, or worked over
+            continue
+        shown += 1
+        departure = outcome.departures[0]
+        if chosen.step_id is not None and departure.kind == "told":
+            assert departure.step_id == chosen.step_id, seed
+    assert shown >= 15
+
+
+def _calls(payload: Mapping[str, Any]) -> bool:
+    return bool(payload["result"]["message"].get("tool_calls"))
+
+
+async def test_a_log_without_its_end_is_refused() -> None:
+    events, _ = await run(Brain(), mode="dag")
+    for part in (events[:-1], events[1:], ()):
+        with pytest.raises(NotReplayableError):
+            await replay(part)
+
+
+async def test_a_log_that_goes_on_differently_is_told() -> None:
+    events, tools = await run(Brain(), mode="dag")
+    at = first(events, "step_progress", "d", status="running") - 1
+    outcome = await replay([*events[:at], *events[at + 1 :]], tools)
+    departure = outcome.departures[0]
+    assert (
+        departure.to_json()["message"]
+        == "the log has step d completed, the replay tells step d running (status, result)"
+    )
