@@ -58,7 +58,7 @@ async def test_a_wait_outlives_everything_and_takes_no_slot(tmp_path: Path) -> N
 async def _all_wait(here: World) -> bool:
     """Nobody runs them, and no queue holds them."""
     rows = await here.sql(
-        "select status, owner, exists (select from pgqueuer where dedupe_key = id) as queued from dw_jobs "
+        "select status, owner, exists (select from pgqueuer where dedupe_key = dw_jobs.id) as queued from dw_jobs "
         "where id = any ($1::text[])", [work.job_id for work in here.works if work.approvals],
     )  # fmt: skip
     return all((row["status"], row["owner"], row["queued"]) == ("needs_decision", None, False) for row in rows)

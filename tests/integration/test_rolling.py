@@ -13,28 +13,33 @@ from tests.support.chaos_checks import examined
 from tests.support.chaos_storm import rested
 from tests.support.chaos_work import Task, Work
 
-JOBS = 200
+JOBS, TURNS = 200, 7
 
 
-def short(number: int) -> Work:
-    """A job that waits for its model most of the time."""
+def patient(number: int) -> Work:
+    """A job that waits for its model most of the time, long enough to meet several restarts."""
     tag = f"J{number:03d}"
-    tool = ("record", "put", "checked", "look")[number % 4]
-    first, second = Task("a", (((tool, f"{tag}.a.1"),),)), Task("b", ((("record", f"{tag}.b.1"),),), ("a",))
-    return Work(tag, ("given", "react")[number % 2], {"a": first, "b": second})
+    tools = (("record", "put", "checked", "look")[(number + turn) % 4] for turn in range(TURNS))
+    turns = [((tool, f"{tag}.a.{place}"),) for place, tool in enumerate(tools)]
+    if number % 2:
+        return Work(tag, "react", {"a": Task("a", tuple(turns))})
+    first, second = Task("a", tuple(turns[:4])), Task("b", tuple(turns[4:]), ("a",))
+    return Work(tag, "given", {"a": first, "b": second})
 
 
 @pytest.mark.heavy
 @pytest.mark.timeout(300)
 async def test_a_rolling_restart_under_load(tmp_path: Path) -> None:
     async with world(tmp_path, 13, heartbeat_timeout=20.0, drain_seconds=6.0, pause=0.2) as here:
-        here.model.slow = 2.5
+        here.model.slow = 4.0
+        here.model.open.clear()
         await here.start_server(workers=1)
         await here.start_host(workers=2)
         await here.start_host(workers=2)
         for number in range(JOBS):
-            await here.begin(short(number))
-        await until(lambda: _running(here, 0.75 * JOBS), "they don't run at the same time")
+            await here.begin(patient(number))
+        await until(lambda: _running(here), "they don't run at the same time")
+        here.model.open.set()
         for part in here.parts:
             for pid in part.below():
                 await _restarted(part, pid)
@@ -47,9 +52,9 @@ async def test_a_rolling_restart_under_load(tmp_path: Path) -> None:
         assert here.logged('"ownership_lost"') == 0
 
 
-async def _running(here: World, count: float) -> bool:
+async def _running(here: World) -> bool:
     (row,) = await here.sql("select count(*) from dw_jobs where owner is not null and ended_at is null")
-    return int(row["count"]) >= count
+    return row["count"] == JOBS == here.fake.open
 
 
 async def _restarted(part: Part, pid: int) -> None:

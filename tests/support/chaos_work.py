@@ -6,6 +6,7 @@ task and call, so that whoever finds it outside knows what it was for. The model
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 import time
@@ -102,13 +103,19 @@ class Model:
     seed: int
     slow: float = 0.4
     pace: float = 0.02
+    open: asyncio.Event = field(default_factory=asyncio.Event)
+    """While it is not set nothing is answered."""
     works: dict[str, Work] = field(default_factory=dict)
     book: list[Answered] = field(default_factory=list)
     strange: list[str] = field(default_factory=list)
     """Requests that belong to no job."""
 
-    def __call__(self, view: View) -> Reply:
+    def __post_init__(self) -> None:
+        self.open.set()
+
+    async def __call__(self, view: View) -> Reply:
         asked = time.time()
+        await self.open.wait()
         found = self._place(view)
         if found is None:
             self.strange.append(view.last_text[:300])
@@ -116,7 +123,7 @@ class Model:
         work, kind, task, heard = found
         place = (work.tag, kind, task, heard, len(view.messages))
         delay = random.Random(f"{self.seed}{place}").random() * self.slow
-        self.book.append(Answered(view.number, place, asked, asked + delay))
+        self.book.append(Answered(view.number, place, asked, time.time() + delay))
         return self._reply(view, work, kind, task, heard, delay)
 
     def _place(self, view: View) -> tuple[Work, str, str, bool] | None:
