@@ -6,13 +6,16 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, NoReturn
 
 from registry.errors import ConfigError, DagwrightError, NotBuiltError, UsageError
 
 FAILED, USAGE, CANCELLED = 1, 2, 130
-NOT_BUILT = ("experiment", "replay", "fork")
+NOT_BUILT = ("experiment",)
 """Commands of the design that do not exist yet; naming one says so."""
+OWN_MODULES = ("run", "plan", "serve", "worker", "db", "keys", "jobs", "fork", "replay", "batch")
+"""Commands that have a module in `executor/command/` of their name, and in it a function of their name."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -71,19 +74,16 @@ def _run(words: list[str]) -> int:
 
 async def _dispatch(options: argparse.Namespace) -> int:
     """Each command's module is imported only when it is called, so that start-up stays quick."""
-    match options.command:
-        case "run":
-            from .command.run import run
-
-            return await run(options)
-        case "plan":
-            from .command.plan import plan
-
-            return await plan(options)
+    name = options.command
+    if name in OWN_MODULES:
+        module: Any = import_module(f"executor.command.{name}")
+        code: int = await getattr(module, name)(options)
+        return code
+    match name:
         case "demo" | "demo-model":
             from .command.demo import demo, demo_model
 
-            return await (demo(options) if options.command == "demo" else demo_model(options))
+            return await (demo(options) if name == "demo" else demo_model(options))
         case "models":
             from .command.info import models
 
@@ -92,30 +92,6 @@ async def _dispatch(options: argparse.Namespace) -> int:
             from .command.info import tools
 
             return await tools(options)
-        case "serve":
-            from .command.serve import serve
-
-            return await serve(options)
-        case "worker":
-            from .command.worker import worker
-
-            return await worker(options)
-        case "db":
-            from .command.db import db
-
-            return await db(options)
-        case "keys":
-            from .command.keys import keys
-
-            return await keys(options)
-        case "jobs":
-            from .command.jobs import jobs
-
-            return await jobs(options)
-        case "batch":
-            from .command.batch import batch
-
-            return await batch(options)
         case _:
             from .command.info import config_check
 
@@ -178,6 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     _service_parsers(commands, everywhere, [everywhere, modelled, tooled])
     _keys_parser(commands, everywhere)
     _jobs_parser(commands, everywhere)
+    _again_parsers(commands, everywhere, [everywhere, modelled, tooled])
     _batch_parser(commands, everywhere)
     demo = _command(commands, "demo", [everywhere], "replay a recorded run, without any model")
     demo.add_argument("--events", action="store_true", help="print the events as JSON lines")
@@ -229,6 +206,25 @@ def _jobs_parser(commands: Any, everywhere: _Parser) -> None:
         ("cancel", "end a job"),
     ):
         _command(jobs, name, [everywhere], told).add_argument("id", metavar="ID", help="job_…")
+
+
+def _again_parsers(commands: Any, everywhere: _Parser, parents: list[_Parser]) -> None:
+    fork = _command(commands, "fork", parents, "run a step of an ended job again, in a new job")
+    fork.description = (
+        "Makes a new job of an ended one: a step runs again, then what depends on it; the other steps' results are "
+        "kept, and the plan is not changed. A job that `run` ran is run here, one of the service's by its workers."
+    )
+    fork.add_argument("id", metavar="JOB", help="job_…")
+    fork.add_argument("--step", metavar="ID", required=True, help="the step that runs again")
+    fork.add_argument("--only", action="store_true", help="that step alone: what depends on it keeps its results")
+    fork.add_argument("--model", metavar="NAME", help="the model, or the role, for that step")
+    fork.set_defaults(events=False, plain=False)
+    replay = _command(commands, "replay", [everywhere], "run an ended job again from its log, without any model")
+    replay.description = (
+        "Runs an ended job again from its log: no model is called, no tool is run. Says where it departs from what the "
+        "log tells. Exit codes: 0 it went the same way, 1 it departs."
+    )
+    replay.add_argument("id", metavar="JOB", help="job_…")
 
 
 def _batch_parser(commands: Any, everywhere: _Parser) -> None:

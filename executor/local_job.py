@@ -89,21 +89,21 @@ class LocalJob:
                 await asyncio.wait({self._task})
             raise
         if self._runner is None or self._runner.state.ended is None:
-            row = await self._database.row("jobs.get", self.id, "")
+            row = await self._database.row("command.job", self.id)
             summary = None if row is None else row["summary"]
             raise UsageError((summary or {}).get("error") or "the job was ended by somebody else before it began")
         return self._runner.state.ended
 
 
 @asynccontextmanager
-async def kept_job(database: Database, job: NewJob, work: Workshop) -> AsyncIterator[LocalJob]:
+async def kept_job(database: Database, job: NewJob, work: Workshop, tenant: str = "") -> AsyncIterator[LocalJob]:
     """Stores a job and runs it within the block; `work` is what it is run with. Raises what the database has against
     it."""
     job_id = new_id()
     async with database.own_connection() as alive:
         await alive.execute("select pg_advisory_lock(hashtextextended($1, 0))", job_id)
         async with database.transaction() as connection:
-            await insert(connection, "", replace(job, request={**job.request, LOCAL: True}), job_id=job_id)
+            await insert(connection, tenant, replace(job, request={**job.request, LOCAL: True}), job_id=job_id)
         try:
             async with Inbox.open(database) as inbox, asyncio.TaskGroup() as group:
 

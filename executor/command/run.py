@@ -6,10 +6,11 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from agent.events import OnEvent
 from agent.waits import Nobody
@@ -60,17 +61,27 @@ async def run(options: argparse.Namespace) -> int:
         raise UsageError("the goal is empty: say what is to be done")
     async with prepared(options) as setup:
         work = options.goal if options.plan is None else _plan_from(options.plan, setup)
-        view = _view(options, setup)
-        asker = Asker(view) if can_ask() else None
-        with view:
-            async with _begun(work, options, setup, view.on_event, asker or Nobody().park) as handle:
-                with _listening(handle, view, asker):
-                    job = await handle.result()
-    _print(job, options, setup, view)
+        job = await followed(options, setup, partial(_begun, work, options, setup))
     for name in job.artifacts:
         kept = setup.settings.database_url is not None
         note(f"artifact: {f'{name}, in the database' if kept else artifacts_of(setup, job.id) / name}")
     return EXIT_CODES[job.status]
+
+
+Begin: TypeAlias = Callable[[OnEvent, Approve], AbstractAsyncContextManager[JobHandle | LocalJob]]
+"""Begins a job: who sees its events, and who is asked about its calls."""
+
+
+async def followed(options: argparse.Namespace, setup: Setup, begin: Begin) -> Job:
+    """A job that is begun here, shown and spoken to until it has ended, and printed."""
+    view = _view(options, setup)
+    asker = Asker(view) if can_ask() else None
+    with view:
+        async with begin(view.on_event, asker or Nobody().park) as handle:
+            with _listening(handle, view, asker):
+                job = await handle.result()
+    _print(job, options, setup, view)
+    return job
 
 
 @asynccontextmanager
