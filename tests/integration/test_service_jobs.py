@@ -491,10 +491,6 @@ async def test_a_decision_puts_a_job_that_gave_up_its_place_back_into_the_queue(
         assert await connection.fetchval("select count(*) from pgqueuer where dedupe_key = $1", job) == 1
 
 
-async def test_fork_is_not_built(service: Service) -> None:
-    assert told(await service.http.post(f"/v1/jobs/{await made(service)}/fork")) == (501, "not_built")
-
-
 def test_a_job_ended_from_outside_has_no_step_left_open() -> None:
     row: dict[str, Any] = dict.fromkeys(
         ("started_at", "created_at", "ended_at", "parent", "summary"), None
