@@ -139,6 +139,8 @@ def problem_of(error: Exception) -> ProblemError:
 
 def _http(error: HTTPException) -> ProblemError:
     status = HTTPStatus(error.status_code)
+    if isinstance(error.__cause__, ValueError) and status == HTTPStatus.BAD_REQUEST:  # of the body: it is no UTF-8
+        return ProblemError(400, "invalid_json", "The body is no JSON", "the body is no valid JSON in UTF-8")
     return ProblemError(
         status, status.phrase.lower().replace(" ", "_"), status.phrase, str(error.detail), headers=error.headers
     )

@@ -10,7 +10,7 @@ async def test_health_and_what_is_not_there(database_url: str) -> None:
         status, body = await answer(service, "GET", "/nowhere")
         assert (status, body["code"], body["status"]) == (404, "not_found", 404)
         response = await service.http.post("/healthz")
-        assert (response.status_code, response.headers["allow"]) == (405, "GET")
+        assert (response.status_code, response.headers["allow"]) == (405, "GET, HEAD")
         assert response.json()["code"] == "method_not_allowed"
         assert response.headers["content-type"] == "application/problem+json"
 

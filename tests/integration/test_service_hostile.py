@@ -76,3 +76,35 @@ async def test_a_parameter_that_is_none_is_refused_by_its_name(service: Service)
     assert len((await service.http.get("/v1/jobs")).json()["data"]) == 1
     for path in ("/v1/models?after=x", "/healthz?now=1", "/metrics?x=1", "/v1/jobs?metadata.a=b&limit=3&status=queued"):
         assert (await service.http.get(path)).status_code == 200, path
+
+
+async def test_a_body_that_is_no_text_is_told_like_one_that_is_no_json(service: Service) -> None:
+    headers = {"content-type": "application/json"}
+    for body in (b'{"goal": "\xff"}', b"{", b"\x00"):
+        response = await service.http.post("/v1/jobs", content=body, headers=headers)
+        assert (response.status_code, response.json()["code"]) == (400, "invalid_json"), body
+    chat = await service.http.post("/v1/chat/completions", content=b'{"model": "\xff"}', headers=headers)
+    assert (chat.status_code, chat.json()["error"]["code"]) == (400, "invalid_json")
+
+
+async def test_a_batch_has_one_mode(service: Service) -> None:
+    body = {"mode": "plan", "requests": [{"custom_id": "a", "goal": "g"}]}
+    response = await service.http.post("/v1/batches?mode=run", json=body)
+    assert (response.status_code, response.json()["problems"][0][1]) == (422, ["mode"])
+    assert (await service.http.post("/v1/batches?mode=plan", json=body)).status_code == 202
+
+
+async def test_an_empty_last_event_id_is_none(service: Service) -> None:
+    job = (await service.http.post("/v1/jobs", json={"goal": "g"})).json()["id"]
+    await service.http.post(f"/v1/jobs/{job}/cancel")
+    response = await service.http.get(f"/v1/jobs/{job}/events", headers={"last-event-id": ""})
+    assert "event: done" in response.text
+    for wrong in ("abc", "-1", "1.5", str(2**70)):
+        response = await service.http.get(f"/v1/jobs/{job}/events", headers={"last-event-id": wrong})
+        assert (response.status_code, response.json()["code"]) == (422, "validation"), wrong
+
+
+async def test_a_balancer_may_ask_with_head(service: Service) -> None:
+    for path in ("/healthz", "/readyz"):
+        response = await service.http.head(path)
+        assert (response.status_code, response.content) == (200, b"")

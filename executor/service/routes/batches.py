@@ -169,6 +169,9 @@ def _batch(
     """Mode, metadata and the items of a body. Raises ProblemError."""
     if is_json(kind):
         whole = _whole(body.read())
+        if mode is not None and mode != whole.mode:
+            detail = f"the query says {mode}, the body {whole.mode}"
+            raise ProblemError(422, "validation", "Two modes are given", detail, problems=[("mode", ["mode"], detail)])
         items = _items(request, whole.mode)
         return (whole.mode, dict(whole.metadata or {})), items.of_values(whole.requests)
     if mode is None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import structlog
 from fastapi import APIRouter, Depends, Header, Query, Request
+from pydantic import BeforeValidator, Field
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -62,6 +63,11 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
+def _none_if_empty(value: Any) -> Any:
+    """Some clients always send the header; before the first event there is nothing in it."""
+    return None if value == "" else value
+
+
 ITEM = {
     "type": "object",
     "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
@@ -90,7 +96,9 @@ async def events(
     owner: Annotated[str, Depends(tenant)],
     after: Annotated[int, Query(ge=0, le=LAST, description="The seq after which to begin")] = 0,
     last_event_id: Annotated[
-        int | None, Header(alias="Last-Event-ID", ge=0, le=LAST, description="The same, before `after`")
+        Annotated[int, Field(ge=0, le=LAST)] | None,
+        BeforeValidator(_none_if_empty),
+        Header(alias="Last-Event-ID", description="The same, before `after`; empty: none"),
     ] = None,
 ) -> Response:
     """Follows a job. A connection that is lost costs nothing: come back with the last id."""
