@@ -1,0 +1,120 @@
+"""A worker process is killed in the middle of a stage of a job; another one brings the job to its right end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executor.inbox import Inbox
+from executor.store.database import Database
+from executor.store.jobs import JobStore
+from tests.support.dying_worker import ANSWER, never, workshop
+from tests.support.sse import Answer, Sent
+from tests.support.stored_jobs import events_of, new_job, ran, told
+
+WHOLE = ["choose_mode", "make_plan", *(f"step {turn}" for _ in "ab" for turn in range(3)), "judge_result",
+         "revise_plan", *(f"step {turn}" for turn in range(3)), "judge_result", "synthesis"]  # fmt: skip
+"""The model's calls of the whole job."""
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    async with Database.open(database_url) as opened:
+        yield opened
+
+
+async def die(database_url: str, job: str, kind: str, count: int, effects: Path) -> None:
+    """Runs the job in a process of its own, which dies in it."""
+    arguments = [database_url, job, kind, str(count), str(effects)]
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.support.dying_worker", *arguments)
+    async with asyncio.timeout(60):
+        assert await process.wait() == -signal.SIGKILL
+
+
+PLACES = [
+    ("choose_mode", 1), ("make_plan", 1), ("step 0", 1), ("step 2", 2), ("look", 2), ("judge_result", 1),
+    ("revise_plan", 1), ("step 1", 3), ("judge_result", 2), ("synthesis", 1), ("half an answer", 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "count"), PLACES)
+async def test_killed_in_the_middle_it_comes_to_its_end(
+    database: Database, database_url: str, tmp_path: Path, kind: str, count: int
+) -> None:
+    job, effects = await new_job(database, mode="auto"), tmp_path / "effects"
+    await die(database_url, job, kind, count, effects)
+    before, asked = await events_of(database, job), list[str]()
+    row = await ran(database, workshop(never, asked, effects), job)
+    assert (row["status"], row["owner"], row["summary"]["answer"]) == ("completed", None, ANSWER)
+    assert [(step["id"], step["status"]) for step in row["summary"]["steps"]] == [(name, "completed") for name in "abe"]
+    events = await events_of(database, job)
+    _nothing_twice(before, events, asked, effects)
+    assert row["summary"]["rounds"] == 2
+    assert row["summary"]["usage"]["calls"] == len(told(events, "turn"))
+    phases = [payload["phase"] for payload in told(events, "phase")]
+    assert phases == ["planning", "executing", "analyzing", "replanning", "executing", "analyzing", "synthesizing"]
+    assert _answer(events) == ANSWER
+
+
+def _nothing_twice(before: list[Any], events: list[Any], asked: list[str], effects: Path) -> None:
+    assert events[: len(before)] == before
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert len(told(before, "turn")) + len(asked) == len(told(events, "turn")) == len(WHOLE)
+    restored = [payload for payload in told(events, "note") if payload["kind"] == "restored"]
+    assert len(restored) == bool(before)
+    progress = [event for event in events if event["channel"] == "step_progress"]
+    statuses = [(event["step_id"], event["payload"]["status"]) for event in progress]
+    assert sorted(statuses) == sorted((name, status) for name in "abe" for status in ("running", "completed"))
+    written = [line for line in effects.read_text().splitlines() if line.startswith("write")]
+    assert len(written) == len(set(written)) == 3
+
+
+def _answer(events: list[Any]) -> str:
+    """The answer, as a client puts it together that has seen pieces of the dead worker's which were never stored."""
+    answer = Answer()
+    answer.take(Sent(None, "answer", {"status": "delta", "content": "something else", "offset": 0, "part": 0}))
+    for event in events:
+        answer.take(Sent(event["seq"], event["channel"], dict(event["payload"])))
+    return answer.text
+
+
+@pytest.mark.parametrize(("approve", "status"), [(True, "completed"), (False, "failed")])
+async def test_killed_while_something_takes_effect(
+    database: Database, database_url: str, tmp_path: Path, approve: bool, status: str
+) -> None:
+    """Nobody repeats it, and its step is not completed before a human has spoken."""
+    effects = tmp_path / "effects"
+    job = await new_job(database, mode="dag", plan={"steps": [{"id": "a", "task": "find x"}]})
+    await die(database_url, job, "write", 1, effects)
+    async with Inbox.open(database) as inbox:
+        work = asyncio.create_task(ran(database, replace(workshop(never, [], effects), inbox=inbox), job))
+        async with asyncio.timeout(60):
+            while not (asked := told(await events_of(database, job), "approval")):
+                await asyncio.sleep(0.1)
+        assert asked[0]["status"] == "uncertain"
+        said = {"call_id": asked[0]["call_id"], "approve": approve, "reason": "looked", "decided_by": "me"}
+        await JobStore(database).send("", job, "decide", said)
+        row = await work
+    step = row["summary"]["steps"][0]
+    assert (step["status"], step["error_code"]) == (status, None if approve else "uncertain_effect")
+    assert len(effects.read_text().splitlines()) == 2  # look, and write once
+
+
+async def test_one_that_is_no_longer_there(database: Database, database_url: str, tmp_path: Path) -> None:
+    """A job whose tool has gone can't go on: its account says what was done."""
+    job, effects = await new_job(database, mode="dag"), tmp_path / "effects"
+    await die(database_url, job, "step 0", 2, effects)
+    work = workshop(never, [], effects)
+    row = await ran(database, replace(work, tools=work.tools.subset(["look"])), job)
+    summary = row["summary"]
+    assert (row["status"], summary["error_code"]) == ("failed", "interrupted")
+    assert "no tool 'write'" in summary["error"]
+    assert "Completed until then: a." in summary["error"]
+    assert summary["answer"] == "found"
