@@ -16,7 +16,6 @@ from .calls import ToolRunner, texts
 from .guards import LoopGuard, tool_of
 from .interrupts import interrupt_message
 from .live import LiveAnswer
-from .modes import JSON
 from .opening import Opening, opened, tell_who
 from .past import OPENING, WINDOW
 from .replay import Change, Replay
@@ -139,7 +138,7 @@ class Run:
             except BadRequestError as error:
                 if not self._other_mechanism(state, error):
                     raise
-                state = self._restarted(state, replace(self.opening, mode=JSON))
+                state = self._restarted(state, self.opening.asking(self.agent))
                 self.opening.tell(self.emit)
 
     async def _chat(self, state: AgentState, *, final_only: bool) -> LLMResult:

@@ -31,7 +31,7 @@ QUERY_TAIL_CHARS = 20_000
 @dataclass(frozen=True, slots=True)
 class Opening:
     """What an agent begins with. `context` are the texts of its hooks; `marker` is the code that delimits data; `date`
-    is that of the beginning."""
+    is that of the beginning; `refused` are abilities of the model that its server was known to refuse."""
 
     query: str
     mode: Mode
@@ -39,13 +39,19 @@ class Opening:
     marker: str
     date: str
     context: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, agent: ReActAgent, query: str) -> Opening:
         """What can be said of it without touching the world."""
         date = datetime.fromtimestamp(agent.clock.time(), UTC).date().isoformat()
-        mode = mode_for(agent.llm, agent.options.use_native_tools)
-        return cls(query, mode, agent.tools, agent.services.marker or new_marker(), date)
+        return cls(query, JSON, agent.tools, agent.services.marker or new_marker(), date).asking(agent)
+
+    def asking(self, agent: ReActAgent) -> Opening:
+        """In the mode in which the model can be asked, by all that is known of it now."""
+        llm = agent.llm
+        refused = tuple(ability for ability in llm.abilities if llm.refuses(ability))
+        return replace(self, mode=mode_for(llm, agent.options.use_native_tools), refused=refused)
 
     def head(self, extra: str) -> Message:
         """The system message."""
@@ -57,18 +63,20 @@ class Opening:
         told |= {"context": list(self.context), "marker": self.marker}
         if given not in (None, self.query):
             told["query"] = self.query
+        if self.refused:
+            told["refused"] = list(self.refused)
         tell_who(emit, "opening", **told)
 
     def as_told(self, told: Mapping[str, Any], agent: ReActAgent) -> Opening:
-        """As another process told it. A mode that was left because the server refused it is known to be refused."""
-        mode = NATIVE if told["mode"] == NATIVE.name else JSON
-        if mode is JSON and mode_for(agent.llm, agent.options.use_native_tools) is NATIVE:
-            agent.llm.refuse("tool_call")
+        """As another process told it, with what it knew of the model."""
+        mode, refused = NATIVE if told["mode"] == NATIVE.name else JSON, tuple(told.get("refused", ()))
+        for ability in refused:
+            agent.llm.refuse(ability)
         tools = agent.tools
         if told["tools"] != list(tools.names()):
             tools = tools.subset(name for name in told["tools"] if name in tools)
         query = told.get("query", self.query)
-        return Opening(query, mode, tools, told["marker"], told["date"], tuple(told["context"]))
+        return Opening(query, mode, tools, told["marker"], told["date"], tuple(told["context"]), refused)
 
 
 async def opened(plain: Opening, agent: ReActAgent, past: Replay, emit: Emit) -> tuple[Opening, Usage]:
@@ -90,7 +98,7 @@ async def opened(plain: Opening, agent: ReActAgent, past: Replay, emit: Emit) ->
         tools, cost = await select_tools(agent.llm, tools, query)
         usage += cost
     context = await agent.hooks.started(_start_ctx(agent, query)) if len(agent.hooks) else ()
-    opening = replace(plain, query=query, tools=tools, context=context)
+    opening = replace(plain, query=query, tools=tools, context=context).asking(agent)
     opening.tell(emit, plain.query)
     return opening, usage
 

@@ -71,8 +71,9 @@ class Tool:
     `parameters` is a JSON Schema of an object; `run(**arguments)` is sync or async and may return anything.
     `read_only`: changes nothing (undeclared means that it writes). `idempotent`: twice is as good as once. `pure`: the
     same arguments give the same result. `pinned`: its results survive compaction. `requires_approval`: a human decides
-    before each call. `requires_trusted_input`: not to be called on the word of untrusted text. `verify(key)`: whether
-    the effect of the call with this key happened. `timeout` is seconds, `max_result_chars` characters. `network` and
+    before each call. `requires_trusted_input`: not to be called on the word of untrusted text. `verify(key)`, sync or
+    async: whether the effect of the call with this key happened, True or False; it is asked about a call whose process
+    died, and where it raises nobody knows. `timeout` is seconds, `max_result_chars` characters. `network` and
     `filesystem`: what it needs. `untrusted`: its results hold texts of strangers, as those of `network` tools do;
     `origin` says where they come from (the tool's name, unless said). `context` names the parameter of `run` that takes
     a ToolContext; one with that type hint is found by itself. `signature` and `function` are set by `@tool`.

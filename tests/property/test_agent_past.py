@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import Phase, example, given, note, settings
 from hypothesis import strategies as st
 
 from agent import AgentResult
@@ -26,7 +26,7 @@ from tests.support.agent_world import (
 )
 
 WRITING = ["post b", "post b", "post guarded", "save c", "save c", "save guarded no", "ask e", "ask no"]
-TOOLS = st.sampled_from(["look a", "look a", "look long", "look blocked", "fail d", *WRITING])
+TOOLS = st.sampled_from(["look a", "look a", "look long", "look tells", "look blocked", "fail d", *WRITING])
 CALLS = st.lists(TOOLS, min_size=1, max_size=3).map(tuple)
 OTHERS = ["same", "same", "unknown", "wrong", "final", "final", "empty", "cut", "cut calls", "garbage"]
 
@@ -52,6 +52,7 @@ def worlds(draw: st.DrawFn) -> Setting:
         direct=draw(st.integers(0, 2)) == 0,
         many_tools=draw(st.integers(0, 4)) == 0,
         refuses_tools=draw(st.integers(0, 5)) == 0,
+        refuses_schemas=draw(st.integers(0, 3)) == 0,
         too_long=2_200 if draw(st.integers(0, 3)) == 0 else 1 << 30,
         context=4_000 if small else 100_000,
         verify=draw(st.sampled_from(["none", "none", "yes", "no", "raises", "odd"])),
@@ -68,19 +69,22 @@ def lone(*script: Turn, **more: Any) -> Setting:
 TWO_LONG = (Turn("calls", ("look long", "look long")), Turn("calls", ("look long", "post b")), Turn("final"))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(worlds())
 @example(lone(Turn("calls", ("post b", "save c", "ask e"), "more"), Turn("calls", ("ask no",)), Turn("final")))
 @example(lone(Turn("calls", ("post b", "post b")), Turn("final"), verify="yes"))
 @example(lone(Turn("calls", ("post b", "save c")), Turn("final"), verify="no", native=False))
+@example(lone(Turn("calls", ("look tells",), "and that"), Turn("calls", ("look tells",)), Turn("final"), native=False))
 @example(lone(*TWO_LONG, context=4_000))
 @example(lone(*TWO_LONG, too_long=2_500))
 @example(lone(Turn("calls", ("look a",)), Turn("error"), direct=True))
 @example(lone(Turn("calls", ("look a",)), Turn("cut"), Turn("final"), direct=True, refuses_tools=True))
+@example(lone(Turn("calls", ("look a", "post b")), Turn("final"), refuses_tools=True, refuses_schemas=True))
 @example(lone(Turn("same"), Turn("same"), Turn("same"), Turn("same"), Turn("same"), Turn("same"), Turn("same")))
 @example(lone(Turn("calls", ("look a",)), Turn("calls", ("look a",), "", True), Turn("calls", ("post b",))))
 @example(lone(Turn("calls", ("look a",), "one", True), Turn("final"), many_tools=True, query="long " * 400))
 def test_an_agent_goes_on_wherever_its_process_dies(setting: Setting) -> None:
+    note(str(setting))
     asyncio.run(every_crash(setting))
 
 
@@ -141,6 +145,9 @@ def nothing_is_done_twice(whole: World, again: World, past: list[Any]) -> None:
             assert again.hooked[f"pre {text.removesuffix(' seen')}"] == 0, key
             assert again.hooked[f"post {text}"] == may, key
         assert again.asked[key] == 0, key
+    for key in calls_by(past, "rejected"):
+        turn, number = (int(part) - 1 for part in key.split("/")[-2:])
+        assert not any(again.hooked[text] for text in again.hooked if f" {turn}.{number}" in text), key
     for event in past:
         if event.channel == "approval":
             assert again.hooked[f"pre {event.payload['tool_args']['text'].removesuffix(' seen')}"] == 0

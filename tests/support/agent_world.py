@@ -54,6 +54,7 @@ class Setting:
     direct: bool = False
     many_tools: bool = False
     refuses_tools: bool = False
+    refuses_schemas: bool = False
     too_long: int = 1 << 30
     """Tokens of a conversation that the server refuses."""
     context: int = 100_000
@@ -76,8 +77,10 @@ class World:
     hooked: Counter[str] = field(default_factory=Counter)
     asked: Counter[str] = field(default_factory=Counter)
     requests: int = 0
-    said: list[tuple[int, str]] = field(default_factory=list)
+    said: list[tuple[int | str, str]] = field(default_factory=list)
+    """Messages, each with the turn in which it came, or the key of the call."""
     finished: int | None = None
+    """The turn in which the agent was asked to come to its end."""
     uncertain: tuple[PendingCall, ...] = ()
     decide: Callable[[PendingCall], Decision] | None = None
 
@@ -112,15 +115,17 @@ class World:
             return "a model's word"
         if self.setting.refuses_tools and request.tools:
             raise BadRequestError("this model does not support tools")
+        if self.setting.refuses_schemas and (request.response_format or {}).get("type") == "json_schema":
+            raise BadRequestError("response_format json_schema is unknown")
         if estimate_messages(request.messages) > self.setting.too_long:
             raise ContextLengthError("too long", context_size=self.setting.too_long + 1_000)
         number = self.known
         turn = self.setting.turns[number] if number < len(self.setting.turns) else Turn("final")
         if turn.said:
-            self.said.append((len(self.log), turn.said))
+            self.said.append((number, turn.said))
             self.inbox.put(turn.said)
         if turn.finish and self.agent is not None:
-            self.finished = len(self.log)
+            self.finished = number
             self.agent.finish()
         if turn.kind == "error":
             raise AuthError("the key was refused")
@@ -132,6 +137,9 @@ class World:
     def tools(self) -> list[Tool]:
         def note(name: str, text: str, context: ToolContext) -> str:
             self.ran[context.key] += 1
+            if "tells" in text:
+                self.said.append((context.key, f"told by {text}"))
+                self.inbox.put(f"told by {text}")
             return f"{name} got {text}"
 
         @tool(read_only=True)
@@ -232,7 +240,8 @@ class World:
         waits.restore(event for event in past if event.channel == "approval")
         llm = ScriptedLLM(
             self.reply,
-            abilities={"tool_call": setting.native, "tool_choice": True, "json_mode": True, "streaming": True},
+            abilities={"tool_call": setting.native, "tool_choice": True, "json_mode": True, "streaming": True}
+            | {"json_schema": setting.refuses_schemas},
             context_size=setting.context,
             max_output_tokens=1_000,
             clock=self.clock,
@@ -272,11 +281,11 @@ def crashed(world: World, place: int) -> World:
     if any(event.payload.get("kind") == "opening" for event in log):  # it is the next day, and another job's marker
         after.clock.now, after.marker = MIDNIGHT + 50.0, "ffffff"
     heard = sum(event.payload["content"].count("\n\n") + 1 for event in log if event.channel == "inject")
-    told = [text for at, text in world.said if at < place]
-    after.said = [(at, text) for at, text in world.said if at < place]
-    for text in told[heard:]:
+    ended = calls_by(log, "end")
+    after.said = [(at, text) for at, text in world.said if at in ended or (isinstance(at, int) and at < after.known)]
+    for _, text in after.said[heard:]:
         after.inbox.put(text)
-    if world.finished is not None and world.finished < place:
+    if world.finished is not None and world.finished < after.known:
         after.finished = world.finished
     return after
 

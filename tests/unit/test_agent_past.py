@@ -306,6 +306,15 @@ async def test_an_agent_that_an_error_ended_ends_so_again_without_a_call() -> No
     assert result == replace(first, messages=result.messages)
 
 
+async def test_what_fitted_then_is_not_made_to_fit_now() -> None:
+    whole = World(Setting((Turn("calls", ("look long", "look long")), Turn("calls", ("look long",)), Turn("final"))))
+    first = await whole.run()
+    again = crashed(whole, len(whole.log))
+    again.setting = replace(whole.setting, context=4_000)
+    assert (await again.run()).messages == first.messages
+    assert (again.requests, len(again.log)) == (0, again.begun)
+
+
 async def test_agents_of_a_step_are_told_apart_and_only_the_last_one_goes_on() -> None:
     first = World(Setting((Turn("calls", ("look a",)), Turn("final"))))
     await first.run()
