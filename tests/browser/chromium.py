@@ -44,7 +44,12 @@ class Watched:
 
     async def all_faults(self) -> list[str]:
         """Errors, violations of the policy, dialogs, scripts that ran and should not have."""
-        return [*self.faults, *self.dialogs, *await self.page.evaluate("window.__faults")]
+        return [*self.faults, *self.dialogs, *await self.page.evaluate("window.__faults ?? []")]
+
+    async def leave(self) -> None:
+        """Leaves the page, before the service goes."""
+        self.faults += await self.page.evaluate("window.__faults ?? []")
+        await self.page.goto("about:blank")
 
 
 @asynccontextmanager

@@ -10,10 +10,9 @@ from playwright.async_api import expect
 from executor.store.keys import KeyStore, Limits
 from tests.fakes import ProviderFake, View, brain
 from tests.fakes.brain import SYNTHESIS
-from tests.support.working import models_of, working
 
 from .chromium import Watched
-from .works import Gate, calculate, open_page
+from .works import Gate, at_work, open_page
 
 pytestmark = pytest.mark.heavy
 
@@ -24,7 +23,7 @@ async def test_a_diamond_runs_to_its_end_before_one_s_eyes(
     gate = Gate()
     provider_fake.script = gate.held(brain)
     page = watched.page
-    async with working(database_url, models_of(provider_fake), [calculate]) as service:
+    async with at_work(database_url, provider_fake, watched) as service:
         await open_page(page, service.url)
         await page.get_by_label("Goal", exact=True).fill("Work out six times seven.")
         await page.get_by_label("How").select_option("dag")
@@ -67,7 +66,7 @@ async def test_a_diamond_runs_to_its_end_before_one_s_eyes(
 async def test_where_keys_exist_one_signs_in(database_url: str, provider_fake: ProviderFake, watched: Watched) -> None:
     page = watched.page
     watched.expected.append("401 (Unauthorized)")
-    async with working(database_url, models_of(provider_fake), [calculate]) as service:
+    async with at_work(database_url, provider_fake, watched) as service:
         _, secret = await KeyStore(service.database).create("anna", Limits())
         await open_page(page, service.url)
         await page.get_by_label("API key").fill("dw_wrong")
@@ -98,7 +97,7 @@ async def test_the_answer_streams(database_url: str, provider_fake: ProviderFake
 
     provider_fake.script = slow
     page = watched.page
-    async with working(database_url, models_of(provider_fake), [calculate]) as service:
+    async with at_work(database_url, provider_fake, watched) as service:
         await open_page(page, service.url)
         await page.get_by_label("Goal", exact=True).fill("Work out six times seven.")
         await page.keyboard.press("Control+Enter")

@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from playwright.async_api import Page
 
 from registry.tools import tool
-from tests.fakes import View
+from tests.fakes import ProviderFake, View
+from tests.support.service import Service, running
+from tests.support.working import models_of, working
+
+from .chromium import Watched
 
 
 @tool(pure=True)
 def calculate(expression: str) -> str:
     """Works out an expression."""
     return str(eval(expression, {"__builtins__": {}}))
+
+
+@asynccontextmanager
+async def serving(dsn: str, watched: Watched) -> AsyncIterator[Service]:
+    """The service, without a worker; the page has left before it ends."""
+    async with running(dsn) as service:
+        try:
+            yield service
+        finally:
+            await watched.leave()
+
+
+@asynccontextmanager
+async def at_work(
+    dsn: str, fake: ProviderFake, watched: Watched, tools: Iterable[Any] = (calculate,)
+) -> AsyncIterator[Service]:
+    """The service and a worker on the fake's models."""
+    async with working(dsn, models_of(fake), tools) as service:
+        try:
+            yield service
+        finally:
+            await watched.leave()
 
 
 async def open_page(page: Page, url: str, place: str = "") -> None:

@@ -8,7 +8,7 @@ export class Story {
   /** @param {HTMLElement} node @param {string} jobId */
   constructor(node, jobId) {
     this.jobId = jobId;
-    this.list = h('ol', { class: 'rows story' });
+    this.list = h('ol', { class: 'rows' });
     this.dropped = h('p', { class: 'quiet', hidden: true });
     node.replaceChildren(this.dropped, this.list);
     this.drawn = 0;
