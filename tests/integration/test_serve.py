@@ -96,6 +96,54 @@ async def test_open_streams_end_at_its_stop_and_the_job_is_handed_over(
         writer.close()
 
 
+async def test_whatever_is_open_ends_at_its_stop(
+    tmp_path: Path, database_url: str, provider_fake: ProviderFake
+) -> None:
+    """A reply that waits, a chat that streams, an upload that stands still, a reader that reads nothing, a connection
+    kept for later: none of them makes the stop longer than ten seconds, and none is left without a word that can have
+    one."""
+    began_work = asyncio.Event()
+
+    async def hang(view: View) -> Any:
+        began_work.set()
+        await asyncio.Event().wait()
+
+    provider_fake.script = hang
+    env = worker_env(database_url, provider_fake)
+    async with running("serve", "--port", "0", home=tmp_path, env=env) as run:
+        port = int((await address(run)).rpartition(":")[2])
+
+        async def sent(method: str, path: str, body: bytes = b"", *, more: int = 0, kind: str = "json") -> Any:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            head = f"{method} {path} HTTP/1.1\r\nHost: localhost:{port}\r\nContent-Type: application/{kind}\r\n"
+            writer.write(f"{head}Content-Length: {len(body) + more}\r\n\r\n".encode() + body)
+            return reader, writer
+
+        goal = json.dumps({"goal": "Work out six times seven.", "mode": "dag"}).encode()
+        talk = json.dumps(
+            {"model": "dagwright", "messages": [{"role": "user", "content": "x"}], "stream": True}
+        ).encode()
+        wait = await sent("POST", "/v1/jobs?wait=300", goal)
+        chat = await sent("POST", "/v1/chat/completions", talk)
+        upload = await sent("POST", "/v1/batches?mode=plan", goal + b"\n", more=1_000, kind="jsonl")
+        kept = await sent("GET", "/healthz")
+        async with asyncio.timeout(60):
+            await chat[0].readuntil(b"chat.completion.chunk")
+            await kept[0].readuntil(b'{"status":"ok"}')
+            await began_work.wait()
+        began = time.monotonic()
+        run.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(60):
+            waited, chatted, _, _ = [await reader.read() for reader, _ in (wait, chat, upload, kept)]
+        assert await run.process.wait() == 0
+        assert time.monotonic() - began < 10
+        assert waited.startswith(b"HTTP/1.1 202 ")
+        assert json.loads(waited.partition(b"\r\n\r\n")[2])["ended_at"] is None
+        assert b"server_stopping" in chatted
+        for _, writer in (wait, chat, upload, kept):
+            writer.close()
+
+
 async def test_pieces_of_an_answer_come_through_ahead_of_their_storage(
     tmp_path: Path, database_url: str, provider_fake: ProviderFake
 ) -> None:
