@@ -23,6 +23,7 @@ from registry.messages import Event, Usage
 from registry.tools import ToolRegistry
 
 from .options import RunOptions
+from .plan_shape import shape_of
 from .results import PlanResult, StepOutcome, StepResult
 from .schedule import reduce
 from .schedule_types import (
@@ -32,7 +33,6 @@ from .schedule_types import (
     Command,
     PlanStarted,
     ResumeStep,
-    Shape,
     SkipStep,
     StartStep,
     State,
@@ -179,7 +179,7 @@ class _Execution:
         self.recorder, self.on_event, self.taint = executor.recorder, executor.on_event, executor.taint
         self.goal = plan.goal
         self.steps = {step.id: step for step in plan.steps}
-        self.state = State.initial(_shape(plan, kept), self.options.max_concurrency)
+        self.state = State.initial(shape_of(plan, kept), self.options.max_concurrency)
         self.kept = {name: replace(result, id=name) for name, result in kept.items()}
         outside = {name: result for name, result in self.kept.items() if name not in self.steps}
         self.results = outside | {name: self.kept.get(name) or StepResult(id=name) for name in self.steps}
@@ -390,16 +390,3 @@ class _Execution:
         """An agent's event, in the run's own numbering."""
         self.seq += 1
         self.observe([replace(event, job_id=self.job_id, seq=self.seq, step_id=step_id)])
-
-
-def _shape(plan: Plan, kept: Mapping[str, StepResult]) -> Shape:
-    for name, result in kept.items():
-        if result.status not in ENDED:
-            raise UsageError(f"kept step {name!r} is {result.status}: only steps that have ended can be kept")
-    if not plan.steps and not kept:
-        plan.check()
-    try:
-        return Shape.of(plan.steps, kept)
-    except UsageError:
-        plan.check()  # says all that is wrong with it at once
-        raise

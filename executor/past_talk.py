@@ -41,16 +41,16 @@ class TalkFold:
         self.asked: dict[str, str | None] = {}
 
     def letter(self, kind: str, said: Mapping[str, Any]) -> None:
-        """Something was said."""
-        match kind:
-            case "message" if said["text"].strip():
-                self.waiting.append(said["text"])
-            case "stop":
+        """Something was said. What could not be followed is nothing, as it was then."""
+        match kind, said:
+            case "message", {"text": str(text)} if text.strip():
+                self.waiting.append(text)
+            case "stop", _:
                 self.stopping = True
-            case "cancel_step":
-                self.cancels.add(said["step_id"])
-            case "decide":
-                self.decisions[said["call_id"]] = said
+            case "cancel_step", {"step_id": str(step)}:
+                self.cancels.add(step)
+            case "decide", {"call_id": str(call), "approve": bool()} if call in self.asked:
+                self.decisions.setdefault(call, said)
 
     def goes_further(self, said: str) -> None:
         """A single agent's further round: the word of it comes next."""

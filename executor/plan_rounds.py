@@ -98,6 +98,8 @@ class _Rounds:
     async def plan(self) -> Stage | Ending:
         """The first plan."""
         job = self.job
+        if job.stopping:
+            return job.with_what_there_is("cancelled", "stopped", "The job was stopped.")
         job.emit("phase", phase="planning")
         with telemetry.plan(1):
             plan = await self.planner.plan(job.goal, job.request.history)
