@@ -133,7 +133,9 @@ async def new_suspect(database: Database) -> str:
     async with database.transaction() as connection:
         row = await insert(connection, "", NewJob("Work it out.", "dag", request={"plan": PLAN}), None, None)
         assert row is not None
-        await connection.execute("update dw_jobs set started_at = now(), status = 'running' where id = $1", row["id"])
+        await connection.execute(
+            "update dw_jobs set started_at = now(), status = 'running', owner = $2 where id = $1", row["id"], uuid4()
+        )
         await enqueue(connection, [row["id"]])
     return str(row["id"])
 
@@ -163,6 +165,36 @@ async def test_a_job_that_may_have_killed_its_worker_is_run_in_a_process_of_its_
         await run.until(ended(database, other))
         assert (await row_of(database, other))["status"] == "completed"
         assert await run.end() == 0
+
+
+@pytest.mark.heavy
+async def test_a_job_that_kills_whoever_goes_on_with_it_is_given_up_with_what_it_had(
+    tmp_path: Path, database_url: str, database: Database, provider_fake: ProviderFake
+) -> None:
+    gate = Gate()  # the calls of dead processes count as waiting, too
+    provider_fake.script = gate
+    async with running("worker", home=tmp_path, env=worker_env(database_url, provider_fake)) as run:
+        (worker,) = await ready(run)
+        job_id = await new_job(database)
+        for times in (1, 2):  # the second worker had written nothing
+            await run.until(lambda calls=times: gate.waiting == calls)
+            os.kill(worker, signal.SIGKILL)
+            (worker,) = await ready(run, times + 1)
+        neighbour = await new_job(database)
+        for times in range(5):
+            await run.until(lambda calls=times + 4: gate.waiting == calls)
+            (alone,) = children(worker)
+            os.kill(alone, signal.SIGKILL)
+        await run.until(ended(database, job_id))
+        row = await row_of(database, job_id)
+        assert (row["status"], row["summary"]["error_code"], gate.waiting) == ("failed", "crashed", 8)
+        assert "5 processes in a row" in row["summary"]["error"]
+        assert [step["id"] for step in row["summary"]["steps"]] == ["a"]
+        assert [line["crashes"] for line in run.logged("job_crashed")] == [1, 2, 3, 4, 5]
+        gate.open.set()
+        await run.until(ended(database, neighbour))
+        assert (await row_of(database, neighbour))["status"] == "completed"
+        assert children(run.process.pid) == [worker]
 
 
 @pytest.mark.heavy
