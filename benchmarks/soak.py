@@ -49,8 +49,6 @@ def main() -> int:
     print(f"seed {options.seed}, {options.kills} kills, in {folder}", flush=True)
     try:
         found = asyncio.run(soak(options.kills, options.seed, options.heartbeat, folder))
-        if options.keep:
-            keep(found, folder)
     finally:
         if not options.keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -58,13 +56,6 @@ def main() -> int:
     for fault in found.faults:
         print(f"FAULT {fault[:2000]}")
     return 1 if found.faults else 0
-
-
-def keep(found: Found, folder: Path) -> None:
-    """Writes the histories of all jobs into the folder."""
-    for history in found.histories:
-        lines = [f"{event['seq']} {event['channel']} {event['step_id']} {event['payload']}" for event in history.events]
-        (folder / f"{history.work.tag}.events").write_text("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -62,7 +62,17 @@ async def examined(world: World) -> Found:
         faults += [f"{history.name}: {fault}" for fault in reader_saw_all(world, history)]
     faults += list(effects_once(world, histories))
     faults += list(replies_once(world, histories))
+    keep(world, [history for history in histories if any(history.work.tag in fault for fault in faults)])
     return Found(histories, faults, figures(world, histories))
+
+
+def keep(world: World, histories: Sequence[History]) -> None:
+    """Writes histories into the world's folder, for whoever looks for the cause."""
+    for history in histories:
+        lines = [f"{event['seq']} {event['ts']:.2f} {event['channel']} {event['step_id']} {event['payload']}"
+                 for event in history.events]  # fmt: skip
+        asked = [str(answered) for answered in world.model.book if answered.place[0] == history.work.tag]
+        (world.home / f"{history.work.tag}.events").write_text("\n".join([str(dict(history.row)), *lines, *asked]))
 
 
 def history_is_whole(history: History) -> Iterator[str]:

@@ -51,13 +51,21 @@ async def storm(world: World, blows: Sequence[str], told: Callable[[str], None] 
 async def rested(world: World) -> None:
     """Returns when every job is at its end; what was left undecided meanwhile is decided."""
     await world.serves()
-    left = await world.all_rest()
-    assert not left, f"on their way still: {left}"
+    await _none_left(world)
     world.deciding = False
     for job_id, call_id in list(world.undecided):
         await world.decide(job_id, call_id)
+    await _none_left(world)
+
+
+async def _none_left(world: World) -> None:
     left = await world.all_rest()
-    assert not left, f"decided, and on their way still: {left}"
+    told = [f"{row['goal']} {row['status']} of {row['owner']}, last:" for row in left]
+    for place, row in enumerate(left):
+        query = "select seq, channel, step_id, payload from dw_events where job = $1 order by seq desc limit 12"
+        told[place] += "".join(f"\n  {str(dict(event))[:300]}" for event in await world.sql(query, row["id"]))
+        told[place] += f"\n  queued: {await world.sql('select * from pgqueuer where dedupe_key = $1', row['id'])}"
+    assert not left, "on their way still: " + "\n".join(told)
 
 
 async def _users(world: World, source: Iterator[Work], calm: asyncio.Event) -> None:
