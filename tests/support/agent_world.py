@@ -18,7 +18,6 @@ from agent.services import Services
 from agent.waits import ApprovalRequest, Decision, PendingCall
 from executor.ledger import Ledger
 from executor.waits import JobWaits
-from registry import tool
 from registry.context import caller, calling
 from registry.errors import AuthError, BadRequestError, ContextLengthError
 from registry.llm_types import ChatRequest
@@ -31,6 +30,9 @@ from registry.tools import Tool
 
 MIDNIGHT = 86_400.0 * 20_000
 QUERY = "What is to be found?"
+
+
+TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class Setting:
     refuses_schemas: bool = False
     too_long: int = 1 << 30
     """Tokens of a conversation that the server refuses."""
+    says_size: bool = True
+    """The server says then how long one may be."""
     context: int = 100_000
     verify: str = "none"
     max_iterations: int = 9
@@ -118,7 +122,8 @@ class World:
         if self.setting.refuses_schemas and (request.response_format or {}).get("type") == "json_schema":
             raise BadRequestError("response_format json_schema is unknown")
         if estimate_messages(request.messages) > self.setting.too_long:
-            raise ContextLengthError("too long", context_size=self.setting.too_long + 1_000)
+            size = self.setting.too_long + 1_000 if self.setting.says_size else None
+            raise ContextLengthError("too long", context_size=size)
         number = self.known
         turn = self.setting.turns[number] if number < len(self.setting.turns) else Turn("final")
         if turn.said:
@@ -142,35 +147,32 @@ class World:
                 self.inbox.put(f"told by {text}")
             return f"{name} got {text}"
 
-        @tool(read_only=True)
         def look(text: str, context: ToolContext) -> str:
-            """Looks something up."""
             return note("look", text, context) + ("." * 6_000 if "long" in text else "")
 
-        @tool(verify=self.verify())
         def post(text: str, context: ToolContext) -> str:
-            """Posts a message."""
             return note("post", text, context)
 
-        @tool(idempotent=True, network=True)
         async def save(text: str, context: ToolContext) -> str:
-            """Saves a text."""
             await asyncio.sleep(0)
             return note("save", text, context)
 
-        @tool(read_only=True)
         def fail(text: str, context: ToolContext) -> str:
-            """Fails."""
             note("fail", text, context)
             raise ValueError(f"no {text}")
 
-        @tool(requires_approval=True)
         def ask(text: str, context: ToolContext) -> str:
-            """Asks first."""
             return note("ask", text, context)
 
         more = [Tool(f"other{n}", f"Does thing {n}.", {"type": "object"}, lambda: "done") for n in range(10)]
-        return [look, post, save, fail, ask, *(more if self.setting.many_tools else [])]
+        return [
+            Tool("look", "Looks something up.", TEXT, look, read_only=True),
+            Tool("post", "Posts a message.", TEXT, post, verify=self.verify()),
+            Tool("save", "Saves a text.", TEXT, save, idempotent=True, network=True),
+            Tool("fail", "Fails.", TEXT, fail, read_only=True),
+            Tool("ask", "Asks first.", TEXT, ask, requires_approval=True),
+            *(more if self.setting.many_tools else []),
+        ]
 
     def verify(self) -> Any:
         def raises(key: str) -> bool:
