@@ -18,9 +18,9 @@ from executor.results import StepResult
 from planner import Plan, PlanStep
 from registry import ModelRegistry, Price
 from registry.budget import Budget
-from registry.errors import OverloadedError
+from registry.errors import BadRequestError, OverloadedError
 from registry.llm_types import ChatRequest
-from registry.messages import Event, ToolCall
+from registry.messages import Event, Message, ToolCall
 from registry.retry import RetryPolicy
 from registry.testing import ScriptedLLM
 from registry.tool_context import ToolContext
@@ -300,9 +300,71 @@ def kept() -> Scenario:
     return Scenario(JobRequest("g", plan, kept=results, parent="job_0"), given().brain, tools, OPTIONS)
 
 
+def said_while_replanning() -> Scenario:
+    """What is said while the plan is changed changes it once more, and costs no round."""
+
+    def speaks(kind: str, request: ChatRequest, say: Say) -> Any:
+        if kind == "revise_plan" and "and briefly" not in text_of(request):
+            say("message", text="and briefly")
+        return brain(kind, request, say)
+
+    return Scenario(JobRequest("sum it up", mode="dag"), speaks, tools, OPTIONS)
+
+
+def no_plan_after_all() -> Scenario:
+    """The plan can't be changed: the job ends with what it has."""
+
+    def spoils(kind: str, request: ChatRequest, say: Say) -> Any:
+        return {"keep": [], "steps": []} if kind == "revise_plan" else brain(kind, request, say)
+
+    return Scenario(JobRequest("sum it up", mode="dag"), spoils, tools, OPTIONS)
+
+
+def failing() -> Scenario:
+    """Steps fail in each way that a plan knows, one slot for all."""
+    plan = Plan(
+        "g",
+        (
+            PlanStep("x", "Broken.", on_failure="continue"),
+            PlanStep("y", "two", ("x",)),
+            PlanStep("z", "Broken.", ("y",), on_failure="fail_fast"),
+            PlanStep("w", "three", ("z",)),
+            PlanStep("v", "four", ("y",)),
+        ),
+    )
+
+    def fails(kind: str, request: ChatRequest, say: Say) -> Any:
+        if kind == "judge_result":
+            return YES
+        broken = kind == "step" and "Broken." in request.messages[1].content[:100]
+        return BadRequestError("no") if broken else brain(kind, request, say)
+
+    options = replace(OPTIONS, run=replace(OPTIONS.run, max_concurrency=1))
+    return Scenario(JobRequest("g", plan), fails, tools, options)
+
+
+def tool_with_a_model() -> Scenario:
+    """What a tool's own calls of models cost is the step's, and is paid once."""
+
+    def asking(runs: list[str]) -> Sequence[Tool]:
+        @tool(read_only=True)
+        async def look_up(key: str, ctx: ToolContext) -> str:
+            """Asks a model."""
+            runs.append("look_up")
+            return (await ctx.llm().chat([Message.user(f"what is {key}?")])).message.content
+
+        return [look_up, tools(runs)[1]]
+
+    def answers(kind: str, request: ChatRequest, say: Say) -> Any:
+        return "41" if "what is x?" in text_of(request)[:20] else given().brain(kind, request, say)
+
+    return Scenario(given().request, answers, asking, OPTIONS)
+
+
 SCENARIOS = [
     planned, given, follow_up, late_message, stopped, react, react_twice, react_spoken_to, direct, checked, retried,
     fallback, react_fallback, budgeted, plan_only, step_cancelled, approved, kept,
+    said_while_replanning, no_plan_after_all, failing, tool_with_a_model,
 ]  # fmt: skip
 
 
