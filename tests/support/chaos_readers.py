@@ -34,7 +34,7 @@ class Reader:
                 with suppress(httpx2.HTTPError):
                     await self._read()
                 self.breaks += not self.ended
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.3)
         except asyncio.CancelledError:
             if not self._stopped:
                 raise

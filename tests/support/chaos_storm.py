@@ -17,8 +17,10 @@ AT_ONCE = 10
 """Jobs that are under way."""
 LEAST = 3
 """Jobs that have an owner when something is killed."""
-PAUSE = (0.8, 3.5)
-"""Seconds from one kill to the next."""
+PROGRESS = (10, 2)
+"""Replies and effects between two kills, at least."""
+PAUSE = (0.0, 2.0)
+"""Seconds from then to the next kill."""
 BATCH = 6
 """Items of a batch; one comes with every tenth kill."""
 
@@ -39,8 +41,8 @@ async def storm(world: World, blows: Sequence[str], told: Callable[[str], None] 
         for number, blow in enumerate(blows):
             if number % 10 == 0:
                 group.create_task(world.begin_batch(list(islice(batches, BATCH))))
+            await _at_work(world)
             await asyncio.sleep(world.random.uniform(*PAUSE))
-            await _busy(world)
             struck = await world.strike(blow)
             told(f"{number + 1}/{len(blows)} {blow}: {len(struck.running)} jobs were running")
         calm.set()
@@ -78,10 +80,13 @@ async def _users(world: World, source: Iterator[Work], calm: asyncio.Event) -> N
         await asyncio.sleep(0.2)
 
 
-async def _busy(world: World) -> None:
-    """Returns when some jobs are running: a kill that meets nobody proves nothing."""
-    for _ in range(150):
+async def _at_work(world: World) -> None:
+    """Returns when there is work to be lost: jobs are running, and something has been done since the last kill. On a
+    machine that is too slow for that, after a while."""
+    replies, effects = len(world.model.book), len(world.effects())
+    for _ in range(300):
         rows = await world.sql("select from dw_jobs where owner is not null and ended_at is null")
-        if len(rows) >= LEAST:
+        done = len(world.model.book) - replies, len(world.effects()) - effects
+        if len(rows) >= LEAST and done[0] >= PROGRESS[0] and done[1] >= PROGRESS[1]:
             return
         await asyncio.sleep(0.1)
