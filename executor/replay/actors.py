@@ -31,8 +31,9 @@ from registry.models import ModelRegistry
 from registry.retry import Tries
 from registry.tools import Tool, ToolRegistry
 
+from .departures import DepartedError
 from .script import Reply
-from .stage import DepartedError, Stage
+from .stage import Stage
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from registry.errors import DagwrightError
 from registry.messages import LLMResult, ToolCall
 from registry.tools import ToolRegistry
 
+from .departures import Departure
 from .script import Script
-from .stage import Departure
 
 
 def differing_calls(script: Script, tools: ToolRegistry) -> Iterator[Departure]:

@@ -29,9 +29,10 @@ from .actors import (
     recorded_models,
 )
 from .calls import differing_calls
+from .departures import Departure
 from .described import options_of
 from .script import Script
-from .stage import Departure, Stage
+from .stage import Stage
 
 
 class NotReplayableError(UsageError):

@@ -82,7 +82,8 @@ class Item:
 class Script:
     """What a log says. `items` is the order of the pipeline, `replies` holds all replies by place, `opening` is the
     payload of `job_started`, `ending` that of `done`. `plan` is the one that was given, `kept` the results that came
-    with it. Raises ValueError for a log that is not that of an ended job."""
+    with it; `deaths` are the places at which another worker went on. Raises ValueError for a log that is not that of an
+    ended job."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         if not events or events[0].channel != "job_started" or events[-1].channel != "done":
@@ -94,6 +95,7 @@ class Script:
         self.kept: list[Mapping[str, Any]] = []
         self.replies: dict[Place, deque[Reply]] = defaultdict(deque)
         self.cut_off: set[tuple[int, str]] = set()
+        self.deaths: list[int] = []
         self.items: list[Item] = []
         self._results: dict[Place, list[LLMResult]] = defaultdict(list)
         self._status: dict[str, str] = {}
@@ -152,12 +154,10 @@ class Script:
             match event.channel:
                 case "turn":
                     self._turn(event)
-                case "note" if told.get("kind") == "ready":
-                    self.items.append(Item("ready", event.seq, step_id=event.step_id))
                 case "fallback" if event.step_id is None:
                     self._unsent(event)
-                case "note" if told.get("kind") == "letter":
-                    self.items.append(Item("letter", event.seq, str(told["letter"]), payload=told["said"]))
+                case "note":
+                    self._note(event)
                 case "budget":
                     self._budget(event)
                 case "inject":
@@ -165,13 +165,23 @@ class Script:
                         self._tell(event)
                 case "step_progress":
                     self._progress(event)
-                case "plan" if at == 0:
+                case "plan" if all(item.kind != "told" for item in self.items):
                     self.plan = told
                     self._tell(event)
                 case "phase" if told.get("phase") == "selecting_tools":
                     pass
                 case channel if channel in PIPELINE:
                     self._tell(event)
+
+    def _note(self, event: Event) -> None:
+        told = event.payload
+        match told.get("kind"):
+            case "letter":
+                self.items.append(Item("letter", event.seq, str(told["letter"]), payload=told["said"]))
+            case "ready":
+                self.items.append(Item("ready", event.seq, step_id=event.step_id))
+            case "restored":
+                self._died(event.seq)
 
     def _tell(self, event: Event) -> None:
         if event.channel == "plan":
@@ -218,6 +228,16 @@ class Script:
         if told["where"] not in AGENT_ROLES and not (known and known[-1].error and known[-1].model == told["from"]):
             self._reply(Reply(event.seq, place, told["from"], 1, None, (told["error"], "")))
 
+    def _died(self, seq: int) -> None:
+        """A worker died, and another one went on: what was being asked for was asked for anew, errors came again."""
+        self.deaths.append(seq)
+        told = next((item.seq for item in reversed(self.items) if item.kind == "told"), 0)
+        for place, known in self.replies.items():
+            while known and known[-1].result is None and (place[0] is not None or known[-1].seq > told):
+                known.pop()
+        left = {reply.seq for known in self.replies.values() for reply in known}
+        self.items = [item for item in self.items if item.reply is None or item.seq in left or item.seq <= told]
+
     def _budget(self, event: Event) -> None:
         """A call that the budget refused; for the answer the job did not even ask."""
         told = event.payload
@@ -233,7 +253,9 @@ class Script:
     @staticmethod
     def _of_a_round(events: Sequence[Event], at: int) -> bool:
         """Whether the job itself took a message in, not the agent that works for it."""
-        return at > 0 and events[at - 1].channel == "note" and events[at - 1].payload.get("kind") == "round"
+        notes = (event for event in reversed(events[:at]) if event.payload.get("kind") != "restored")
+        before = next(notes, None)
+        return before is not None and before.channel == "note" and before.payload.get("kind") == "round"
 
     def _heard_by_agents(self) -> set[int]:
         """The letters whose messages a single agent took in by itself, which its own record has."""

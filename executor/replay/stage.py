@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from executor.letters import act
 from registry.context import Caller, caller
-from registry.errors import DagwrightError
+from registry.errors import AbandonedError, DagwrightError
 from registry.messages import Event
-from registry.text import cut_middle
 
+from .departures import DepartedError, Departure, short, shown, words
 from .script import AGENT_ROLES, ASIDE, Item, Place, Reply, Script, of_the_pipeline, told_item
 
 if TYPE_CHECKING:
@@ -23,37 +21,6 @@ if TYPE_CHECKING:
 QUIET = 200
 """Turns of the event loop without any news after which a job counts as waiting for us: nothing in it waits for
 anything outside of this process, and no chain of callbacks is nearly as long."""
-SHOWN_CHARS = 500
-"""Characters of a value that a departure shows."""
-
-
-class DepartedError(DagwrightError):
-    """The replay has left the log."""
-
-    code = "departed"
-
-
-@dataclass(frozen=True, slots=True)
-class Departure:
-    """Where a replay leaves the log. `kind`: `reply` or `call`, asked for and not in the log; `told`, something else
-    is told than the log has; `missing`, what the log has does not come; `end`, another end. `seq` is the log's event
-    that was due, None at its end. `message` says it in words."""
-
-    kind: Literal["reply", "call", "told", "missing", "end"]
-    message: str
-    seq: int | None = None
-    step_id: str | None = None
-    round: int | None = None
-    attempt: int | None = None
-    role: str | None = None
-    call: str | None = None
-    expected: Any = None
-    found: Any = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The departure as plain JSON data; what does not apply is left out."""
-        told = {name: getattr(self, name) for name in self.__slots__}
-        return {name: value for name, value in told.items() if value is not None}
 
 
 class Plans(Protocol):
@@ -78,7 +45,7 @@ class Stage:
         self.expire_job: Any = None
         self._at, self._news, self._acted = 0, 0, -1
         self._said: deque[Item] = deque()
-        self._asked: dict[Place, asyncio.Future[None]] = {}
+        self._asked: dict[Place, asyncio.Future[bool]] = {}
         self._held: dict[str, asyncio.Future[None]] = {}
         self._pauses: dict[str, asyncio.Event] = {}
         self._pausing: list[asyncio.Task[None]] = []
@@ -111,7 +78,7 @@ class Stage:
     def _told(self, found: Item) -> None:
         head = self._head()
         if head is None:
-            self._depart("end", f"the log has ended, and {_words(found)} follows", None, found=_shown(found))
+            self._depart("end", f"the log has ended, and {words(found)} follows", None, found=shown(found))
         elif head.kind != "told" or not head.same(found):
             self._differs(head, found)
         else:
@@ -128,11 +95,11 @@ class Stage:
     def _differs(self, head: Item, found: Item) -> None:
         names = head.differences(found) if (head.channel, head.step_id) == (found.channel, found.step_id) else ()
         what = f" ({', '.join(names)})" if names else ""
-        message = f"the log has {_words(head)}, the replay tells {_words(found)}{what}"
+        message = f"the log has {words(head)}, the replay tells {words(found)}{what}"
         expected, told = (
-            ({name: _short(one.get(name)) for name in names} for one in (head.payload or {}, found.payload or {}))
+            ({name: short(one.get(name)) for name in names} for one in (head.payload or {}, found.payload or {}))
             if names
-            else (_shown(head), _shown(found))
+            else (shown(head), shown(found))
         )
         kind: Literal["end", "told"] = "end" if "done" in (head.channel, found.channel) else "told"
         self._depart(kind, message, head, step_id=found.step_id, expected=expected, found=told)
@@ -154,7 +121,8 @@ class Stage:
             asked = self._asked[place] = asyncio.get_running_loop().create_future()
             try:
                 self._advance()
-                await asked
+                if not await asked:
+                    return Reply(0, place, model, 1, None, (AbandonedError.code, ""))
             finally:
                 del self._asked[place]
         reply = known.popleft()
@@ -242,7 +210,7 @@ class Stage:
                 self._at += 1
                 self._head()
                 self._speak()  # said while the reply was on its way
-                asked.set_result(None)
+                asked.set_result(True)
         elif head.ends(head.step_id or "") and not self._is_cut_off(head):
             held = self._held.get(head.step_id or "")
             if held is not None and not held.done():
@@ -272,7 +240,7 @@ class Stage:
             task.cancel()
         head = self._head()
         if head is not None and not self.departures:
-            self._depart("missing", f"the job ended before {_words(head)}", head, expected=_shown(head))
+            self._depart("missing", f"the job ended before {words(head)}", head, expected=shown(head))
 
     def _act(self) -> None:
         if self.departures:
@@ -284,8 +252,8 @@ class Stage:
             self._speak(1)
         elif head is None:
             self._depart("end", "the log has ended, and the job goes on", None)
-        elif self._acted == self._at:
-            self._depart("missing", f"{_words(head)} does not come{self._waiting()}", head, expected=_shown(head))
+        elif self._acted == self._at and not self._given_up(head):
+            self._depart("missing", f"{words(head)} does not come{self._waiting()}", head, expected=shown(head))
         elif head.kind == "abort":
             self._at += 1
             self._abort(head)
@@ -295,6 +263,16 @@ class Stage:
             self._advance()
         else:
             self._acted = self._at
+
+    def _given_up(self, head: Item) -> bool:
+        """A call that died with its worker, and was not made again: whether there was one."""
+        before = self.script.items[self._at - 1].seq if self._at else 0
+        asked = [future for future in self._asked.values() if not future.done()]
+        if not asked or not any(before < death < head.seq for death in self.script.deaths):
+            return False
+        for future in asked:
+            future.set_result(False)
+        return True
 
     def _step(self, head: Item) -> bool:
         """What befalls a step from outside: whether anything did."""
@@ -363,27 +341,3 @@ class Stage:
             self.departures.append(departure)
             if self.runner is not None:
                 self.runner.cancel()
-
-
-def _words(item: Item) -> str:
-    """An entry of the script in a few words."""
-    told: Mapping[str, Any] = item.payload or {}
-    if item.reply is not None:
-        return f"a reply to the {item.reply.place[3]}"
-    if item.kind == "abort":
-        return "the end of the work"
-    if item.channel == "step_progress":
-        return f"step {item.step_id} {told.get('status')}"
-    if item.channel == "phase":
-        return f"phase {told.get('phase')}"
-    if item.channel == "done":
-        return f"the end as {told.get('status')}"
-    return f"{item.channel}"
-
-
-def _shown(item: Item) -> Any:
-    return {"channel": item.channel, **{name: _short(value) for name, value in (item.payload or {}).items()}}
-
-
-def _short(value: Any) -> Any:
-    return cut_middle(value, SHOWN_CHARS) if isinstance(value, str) else value

@@ -16,6 +16,8 @@ from executor.results import StepResult
 from registry.messages import Event, ToolCall
 from registry.testing import ScriptedLLM
 from registry.tools import ToolRegistry
+from tests.property.test_recovery import SCENARIOS
+from tests.support.cuts import run as again
 from tests.support.recorded_jobs import recorded
 from tests.support.stored_jobs import Brain, look_up, note, with_tools
 
@@ -164,7 +166,7 @@ async def test_a_call_that_is_not_in_the_log_is_not_made() -> None:
         "call", "b", 1, 1, "tool",
     )  # fmt: skip
     assert departure.call is not None
-    assert departure.call.endswith("/b/1/3/1")
+    assert departure.call.endswith("/b/1/5/1")
     assert "'note'" in departure.message
 
 
@@ -222,3 +224,16 @@ async def test_a_log_that_goes_on_differently_is_told() -> None:
         departure.to_json()["message"]
         == "the log has step d completed, the replay tells step d running (status, result)"
     )
+
+
+@pytest.mark.parametrize("make", SCENARIOS, ids=lambda make: make.__name__)
+async def test_jobs_whose_workers_died_replay_the_same(make: Any) -> None:
+    """Cut off at some places of its log, and at a second one after it went on."""
+    whole = await again(make())
+    rng = Random(make.__name__)
+    for cut in rng.sample(range(1, len(whole.events)), min(4, len(whole.events) - 1)):
+        once = await again(make(), whole.events[:cut])
+        twice = await again(make(), once.events[: rng.randrange(cut, len(once.events))])
+        for events in (once.events, twice.events):
+            outcome = await replay(events)
+            assert [one.to_json() for one in outcome.departures] == [], (cut, len(events))
