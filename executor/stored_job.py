@@ -96,7 +96,10 @@ class _StoredRun:
         self.letters: set[int] = set()
         self.looked = asyncio.Event()
         self.woken = woken
-        self.woken.set()  # what was said before it was claimed
+        if row["spoken_to"] or row["cancel"]:
+            self.woken.set()
+        if not self.woken.is_set():
+            self.looked.set()
         self.log = StoredLog(
             self.job_id,
             database,

@@ -12,7 +12,7 @@ where id = $1 and ended_at is null and not (status = 'queued' and batch is not n
     -- an item of a batch that was over before anybody began it never begins (see batches.get)
     select from dw_batches b where b.id = dw_jobs.batch and least(b.cancelled_at, b.expires_at) <= now()
 ))
-returning *
+returning *, exists (select from dw_inbox where job = dw_jobs.id) as spoken_to
 
 -- name: append
 -- One statement: checks the owner, advances seq, stores the events, wakes the readers. No row: ownership is lost.
