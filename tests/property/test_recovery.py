@@ -336,7 +336,7 @@ def failing() -> Scenario:
     def fails(kind: str, request: ChatRequest, say: Say) -> Any:
         if kind == "judge_result":
             return YES
-        broken = kind == "step" and "Broken." in request.messages[1].content[:100]
+        broken = kind == "step" and "Broken." in request.messages[1].content[:130]
         return BadRequestError("no") if broken else brain(kind, request, say)
 
     options = replace(OPTIONS, run=replace(OPTIONS.run, max_concurrency=1))
