@@ -90,7 +90,7 @@ BODIES: dict[str, Any] = {
     "/v1/jobs/{job_id}/messages": {"text": "x"},
     "/v1/jobs/{job_id}/approvals/{call_id}": {"approve": True},
 }
-NAMES_OF_NOBODY = {"/v1/models/{name:path}"}
+NAMES_OF_NOBODY = {"/v1/models/{name:path}", "/page/{version}/{path:path}"}
 """Paths with a name in them that is the same for all."""
 
 

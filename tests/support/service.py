@@ -87,8 +87,7 @@ async def written(
     for at, part in enumerate([events] if at_once else [[event] for event in events]):
         row = await database.row(
             "log.append", job, owner, at, status, None,
-            [event["channel"] for event in part], [1.0 * at] * len(part), [event["step_id"] for event in part],
-            [True] * len(part), [event["payload"] for event in part], None,
+            [(event["channel"], 1.0 * at, event["step_id"], True, event["payload"]) for event in part], None,
         )  # fmt: skip
         assert row is not None
         yield at + len(part)
