@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -138,11 +138,13 @@ class World:
         self.works: list[Work] = []
         self.readers: dict[str, Reader] = {}
         self.blows: list[Blow] = []
-        self.deciding = True
+        self.deciding, self.sparing = True, True
+        """Whether calls that wait are decided; and whether every second one of unknown outcome is left for later."""
         self.undecided: dict[tuple[str, str], str] = {}
         """Calls that nobody decides for the time being, by job and id, with the status they wait in."""
+        self.decisions: list[tuple[str, str, str, int]] = []
+        """Job, call, the status it waited in, the reply's status."""
         self._tasks: asyncio.TaskGroup | None = None
-        self._stack = AsyncExitStack()
         self.http = httpx2.AsyncClient(timeout=30, limits=httpx2.Limits(max_connections=None))
 
     # Parts
@@ -234,7 +236,7 @@ class World:
             return
         uncertain = data["status"] == "uncertain"
         self.undecided[work.job_id, data["call_id"]] = data["status"]
-        if self.deciding and not (uncertain and self.random.random() < 0.5):
+        if self.deciding and not (uncertain and self.sparing and self.random.random() < 0.5):
             self._in_group(self._decide_later(work.job_id, data["call_id"], self.random.random() * 1.5))
 
     async def _decide_later(self, job_id: str, call_id: str, seconds: float) -> None:
@@ -242,11 +244,16 @@ class World:
         await self.decide(job_id, call_id)
 
     async def decide(self, job_id: str, call_id: str) -> int:
-        """Approves a call; of one whose outcome is unknown says what became of it. The reply's status."""
-        status = self.undecided.pop((job_id, call_id))
+        """Approves a call; of one whose outcome is unknown says what became of it. The reply's status; 0 where it
+        does not wait any more."""
+        status = self.undecided.pop((job_id, call_id), None)
+        if status is None:
+            return 0
         done = any(line["key"] in (call_id, call_id.removeprefix("uncertain:")) for line in self.effects())
         said = {"approve": done if status == "uncertain" else True, "reason": "looked up"}
-        return (await self.asked("POST", f"/v1/jobs/{job_id}/approvals/{call_id}", said)).status_code
+        reply = await self.asked("POST", f"/v1/jobs/{job_id}/approvals/{call_id}", said)
+        self.decisions.append((job_id, call_id, status, reply.status_code))
+        return int(reply.status_code)
 
     async def _say_more(self, work: Work, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -316,17 +323,18 @@ class World:
             await asyncio.sleep(0.25)
         blow.recovered.append(time.time() - blow.at)
 
-    async def all_rest(self, seconds: float = 100.0) -> list[Any]:
-        """Waits until no job is on its way: each has ended or waits for a human. The rows of those that are not."""
+    async def all_rest(self, seconds: float = 100.0, *, decided: bool = False) -> list[Any]:
+        """Waits until no job is on its way: each has ended or, unless all is `decided`, waits for a human. The rows of
+        those that are not."""
         query = (
             "select id, status, seq, owner, goal from dw_jobs where ended_at is null "
-            "and not (status = 'needs_decision' and owner is null)"
+            "and ($1 or not (status = 'needs_decision' and owner is null))"
         )
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while await self.sql(query) or (self.deciding and self._still_deciding()):
+                while await self.sql(query, decided) or (self.deciding and self._still_deciding()):
                     await asyncio.sleep(0.3)
-        return await self.sql(query)
+        return await self.sql(query, decided)
 
     def _still_deciding(self) -> bool:
         return any(status == "waiting" for status in self.undecided.values())

@@ -71,8 +71,11 @@ def keep(world: World, histories: Sequence[History]) -> None:
     for history in histories:
         lines = [f"{event['seq']} {event['ts']:.2f} {event['channel']} {event['step_id']} {event['payload']}"
                  for event in history.events]  # fmt: skip
+        decided = [str(decision) for decision in world.decisions if decision[0] == history.work.job_id]
         asked = [str(answered) for answered in world.model.book if answered.place[0] == history.work.tag]
-        (world.home / f"{history.work.tag}.events").write_text("\n".join([str(dict(history.row)), *lines, *asked]))
+        (world.home / f"{history.work.tag}.events").write_text(
+            "\n".join([str(dict(history.row)), *lines, *asked, *decided])
+        )
 
 
 def history_is_whole(history: History) -> Iterator[str]:
@@ -100,8 +103,7 @@ def end_is_right(history: History) -> Iterator[str]:
         if not work.cancelled:
             yield "nobody cancelled it"
     elif row["status"] == "needs_decision" and row["ended_at"] is None:
-        if not open_uncertain(history) and not _waiting(history):
-            yield "it waits for nothing"
+        yield f"it waits although all was decided: {_waiting(history)}"
     elif row["status"] in ("partial", "failed"):
         codes = {step.get("error_code") for step in summary.get("steps", ()) if step["status"] == "failed"}
         codes |= {summary.get("error_code")} if not codes else set()

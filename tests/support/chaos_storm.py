@@ -54,14 +54,14 @@ async def rested(world: World) -> None:
     """Returns when every job is at its end; what was left undecided meanwhile is decided."""
     await world.serves()
     await _none_left(world)
-    world.deciding = False
+    world.deciding, world.sparing = True, False
     for job_id, call_id in list(world.undecided):
         await world.decide(job_id, call_id)
-    await _none_left(world)
+    await _none_left(world, decided=True)
 
 
-async def _none_left(world: World) -> None:
-    left = await world.all_rest()
+async def _none_left(world: World, *, decided: bool = False) -> None:
+    left = await world.all_rest(decided=decided)
     told = [f"{row['goal']} {row['status']} of {row['owner']}, last:" for row in left]
     for place, row in enumerate(left):
         query = "select seq, channel, step_id, payload from dw_events where job = $1 order by seq desc limit 12"
