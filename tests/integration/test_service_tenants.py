@@ -79,11 +79,11 @@ async def prepared(service: Service, client: httpx2.AsyncClient, tenant: str) ->
         pass
     async with service.database.connection() as connection:
         await connection.execute(
-            "insert into dw_artifacts (job, name, mime, data) values ($1, 'a.txt', 'text/plain', 'mine')", job
+            "insert into dw_artifacts (job, name, mime, data) values ($1, 'a.html', 'text/html', 'mine')", job
         )
     batch = await client.post("/v1/batches", json={"mode": "plan", "requests": [{"custom_id": "1", "goal": "mine"}]})
     assert batch.status_code in (200, 201, 202), batch.text
-    return {"job_id": job, "call_id": "c1", "name": "a.txt", "batch_id": batch.json()["id"]}
+    return {"job_id": job, "call_id": "c1", "name": "a.html", "batch_id": batch.json()["id"]}
 
 
 BODIES: dict[str, Any] = {
