@@ -20,7 +20,8 @@ from registry.testing import FakeClock
 from tests.support.service import Service, running, written
 
 OPEN = {
-    "/healthz", "/readyz", "/docs", "/docs/docs.css", "/docs/docs.js", "/openapi.json", "/", "/page/{version}/{path:path}",
+    "/healthz", "/readyz", "/docs", "/docs/docs.css", "/docs/docs.js", "/openapi.json", "/",
+    "/page/{version}/{path:path}",
 }  # fmt: skip
 """What needs no key: nothing of anybody's stands there."""
 
