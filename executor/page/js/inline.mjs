@@ -8,7 +8,7 @@ import { visible } from './text.mjs';
 const DEEP = 24;
 /** Characters of a link's address. */
 const ADDRESS = 2_000;
-const TOKEN = /\\([!-/:-@[-`{-~])|(`+)|(\*+|_+|~~)|(!?\[)|(\]\()|\]|<((?:https?:\/\/|mailto:)[^\s<>]{1,2000})>|(https?:\/\/[^\s<>"'`]{1,2000})|((?<! ) {2,}|\\)?\n/g;
+const TOKEN = /\\([!-/:-@[-`{-~])|(`+)|(\*+|_+|~~)|(!?\[)|(\]\()|\]|<((?:https?:\/\/|mailto:)[^\s<>]{1,2000})>|(https?:\/\/[^\s<>"'`[\]]{1,2000})|((?<! ) {2,}|\\)?\n/g;
 const WORD = /[\p{L}\p{N}]/u;
 
 /**
@@ -29,7 +29,7 @@ export function address(text) {
 
 /** @param {string} text @param {Budget} budget @returns {(Node|string)[]} */
 export function inline(text, budget) {
-  const reading = new Reading(text, budget);
+  const reading = new Reading(visible(text), budget);
   reading.all();
   return reading.frames[0].children;
 }
@@ -75,7 +75,7 @@ class Reading {
   }
 
   say(text) {
-    if (text) this.put(visible(text));
+    if (text) this.put(text);
   }
 
   put(child) {
@@ -110,7 +110,7 @@ class Reading {
     }
     let code = this.text.slice(this.at, end).replaceAll('\n', ' ');
     if (code.length > 2 && code.startsWith(' ') && code.endsWith(' ')) code = code.slice(1, -1);
-    this.put(this.made() ? h('code', {}, visible(code)) : visible(code));
+    this.put(this.made() ? h('code', {}, code) : code);
     return end + ticks.length;
   }
 
@@ -179,13 +179,13 @@ class Reading {
     const url = address(to);
     const within = this.frames.some((frame) => frame.mark === '[' || frame.mark === '![');
     if (!url || within || !this.made()) {
-      for (const child of children) this.put(typeof child === 'string' ? visible(child) : child);
+      for (const child of children) this.put(child);
       if (!url && to) this.say(` (${to})`);
       return undefined;
     }
     const text = children.map((child) => (typeof child === 'string' ? child : child.textContent)).join('');
     this.put(h('a', { href: url.href, rel: 'noopener noreferrer nofollow', target: '_blank', title: visible(url.href) },
-      ...children.map((child) => (typeof child === 'string' ? visible(child) : child))));
+      ...children));
     if (misleading(text, url)) this.say(` (${url.host || url.href})`);
     return undefined;
   }

@@ -39,11 +39,13 @@ class App {
   async start() {
     this.bar(null);
     byId('skip').addEventListener('click', () => main.focus());
-    addEventListener('hashchange', () => this.go(true));
+    addEventListener('hashchange', () => this.entered && this.go(true));
     document.addEventListener('keydown', (event) => this.onKey(event));
     api.onSignedOut(() => this.leave());
+    const asked = api.session();
+    if (place().job) this.go(false); // what is asked for says itself whether a key is needed
     try {
-      this.enter(await api.session());
+      this.enter(await asked);
     } catch (problem) {
       if (problem.status === 401) this.leave();
       else this.unreachable(problem);
@@ -51,11 +53,10 @@ class App {
   }
 
   enter(session) {
-    this.entered = true;
     this.bar(session);
     show(byId('jobs'), true);
     this.list.start();
-    this.go(false);
+    if (!this.entered || !this.pageId) this.go(false);
   }
 
   /** Nobody is signed in (any more). */
@@ -70,6 +71,7 @@ class App {
   }
 
   unreachable(problem) {
+    this.closePage();
     show(byId('jobs'), false);
     fill(main, h('div', { class: 'card narrow' }, h('h1', {}, 'Not there'), h('p', { role: 'alert' }, problem.message),
       button('Try again', () => location.reload(), { class: 'first' })));
@@ -105,7 +107,7 @@ class App {
 
   /** Shows what the address names. */
   go(moved) {
-    if (!this.entered) return;
+    this.entered = true;
     const { job, step, list } = place();
     set(byId('frame'), 'data-view', job ? 'job' : list ? 'list' : 'new');
     this.list.select(job);
@@ -126,8 +128,9 @@ class App {
     this.page = new JobPage(main, job, { announce, hrefOf, changed: () => this.list.refresh() });
     this.page.select(step);
     this.page.open();
-    main.scrollTo(0, 0);
-    if (moved) main.focus({ preventScroll: true });
+    if (!moved) return;
+    main.scrollTop = 0;
+    main.focus({ preventScroll: true });
   }
 
   onKey(event) {

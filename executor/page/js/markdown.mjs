@@ -4,7 +4,7 @@
 import { blocks } from './blocks.mjs';
 import { button, h } from './dom.mjs';
 import { inline } from './inline.mjs';
-import { count, visible } from './text.mjs';
+import { broken, count, visible } from './text.mjs';
 
 /** Characters that are drawn at first, and with each press of "more". */
 const STEP = 40_000;
@@ -154,8 +154,4 @@ function cells(line) {
 function plain(block) {
   if (block.lines) return block.lines.join('\n');
   return (block.blocks ?? block.items?.flat() ?? []).map((one) => one.text ?? plain(one)).join('\n');
-}
-
-function broken(text) {
-  return text.replace(/[^\n]{2000}(?=[^\n])/g, '$&\n');
 }

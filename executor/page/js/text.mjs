@@ -27,7 +27,7 @@ export function line(text, most = 300) {
   return visible(cut.replace(/\s+/g, ' ').trim()) + (cut.length < (text?.length ?? 0) ? '…' : '');
 }
 
-/** The first characters; no pair of surrogates is torn. */
+/** The first characters, as many as these; no pair of surrogates is torn. */
 export function clipped(text, most) {
   if (text.length <= most) return text;
   const end = (text.charCodeAt(most - 1) & 0xfc00) === 0xd800 ? most - 1 : most;
@@ -43,8 +43,22 @@ export function copied(text, most) {
 }
 
 /** Long lines broken where nothing else breaks them. */
-function broken(text) {
-  return text.length <= LINE ? text : text.replace(/[^\n]{2000}(?=[^\n])/g, '$&\n');
+export function broken(text) {
+  if (text.length <= LINE) return text;
+  const parts = [];
+  let from = 0;
+  while (from < text.length) {
+    const end = text.indexOf('\n', from);
+    const part = clipped(text.slice(from, from + LINE), LINE);
+    if (end >= 0 && end - from <= LINE) {
+      parts.push(text.slice(from, end));
+      from = end + 1;
+    } else {
+      parts.push(part);
+      from += part.length;
+    }
+  }
+  return parts.join('\n') + (text.endsWith('\n') ? '\n' : '');
 }
 
 /**
@@ -53,7 +67,7 @@ function broken(text) {
  * @param {string} text
  * @param {{length?: number, whole?: () => Promise<string>, first?: number}} [more]
  */
-export function long(text, { length = text.length, whole, first = STEP } = {}) {
+export function long(text, { length = text.length, whole: fetched, first = STEP } = {}) {
   const box = h('div', { class: 'long' });
   let at = 0;
   const add = (most) => {
@@ -64,7 +78,7 @@ export function long(text, { length = text.length, whole, first = STEP } = {}) {
   const rest = button('', async () => {
     rest.disabled = true;
     try {
-      if (at >= text.length && whole) text = await whole();
+      if (at >= text.length && fetched) text = await fetched();
       add(STEP);
     } catch (error) {
       rest.after(h('span', { class: 'fault' }, ` ${error.message}`));
@@ -83,9 +97,13 @@ export function long(text, { length = text.length, whole, first = STEP } = {}) {
   return box;
 }
 
+const whole = new Intl.NumberFormat('en');
+const clock = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit', second: '2-digit' });
+const calendar = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', year: 'numeric' });
+
 /** A whole number with separators. */
 export function count(number) {
-  return number.toLocaleString('en');
+  return whole.format(number);
 }
 
 /** A number of tokens, short from ten thousand on. */
@@ -107,10 +125,10 @@ export function duration(seconds) {
   if (seconds === null || seconds === undefined) return '—';
   if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
   if (seconds < 59.5) return `${Math.round(seconds)} s`;
-  const whole = Math.round(seconds);
+  const full = Math.round(seconds);
   const pad = (number) => String(number).padStart(2, '0');
-  if (whole < 3_600) return `${Math.floor(whole / 60)} m ${pad(whole % 60)} s`;
-  return `${Math.floor(whole / 3_600)} h ${pad(Math.floor((whole % 3_600) / 60))} m`;
+  if (full < 3_600) return `${Math.floor(full / 60)} m ${pad(full % 60)} s`;
+  return `${Math.floor(full / 3_600)} h ${pad(Math.floor((full % 3_600) / 60))} m`;
 }
 
 /** Bytes. */
@@ -123,9 +141,8 @@ export function bytes(size) {
 export function moment(text, now = new Date()) {
   const at = new Date(text);
   if (Number.isNaN(at.getTime())) return '—';
-  const time = at.toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit', second: '2-digit' });
-  if (at.toDateString() === now.toDateString()) return time;
-  return `${at.toLocaleDateString('en-GB', { day: 'numeric', month: 'short', year: 'numeric' })}, ${time.slice(0, 5)}`;
+  const time = clock.format(at);
+  return at.toDateString() === now.toDateString() ? time : `${calendar.format(at)}, ${time.slice(0, 5)}`;
 }
 
 /** A status in words. */
