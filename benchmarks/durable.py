@@ -153,7 +153,7 @@ async def statements_of(dsn: str, *, writes: bool) -> float:
 
 async def figures(dsn: str, template: str, jobs: int) -> bool:
     """Prints the table; whether a target is missed."""
-    own = await postgres.fresh(dsn, template)
+    own, before = await postgres.fresh(dsn, template), os.getloadavg()[0]
     missed = False
     print(f"{'tools':12}{'memory':>10}{'stored':>10}{'server':>10}{'durable':>10}{'target':>8}{'statements':>12}")
     for writes in (False, True):
@@ -175,7 +175,8 @@ async def figures(dsn: str, template: str, jobs: int) -> bool:
             f"{name:12}{memory:>10.2f}{stored:>10.2f}{server:>10.2f}{durable:>10.2f}{TARGET_MS:>8.1f}{count:>12.1f}{mark}",
             flush=True,
         )
-    print("ms of CPU per step; durable: stored - memory + server")
+    load = f"load {before:.1f} before, {os.getloadavg()[0]:.1f} after, on {os.cpu_count()} processors"
+    print(f"ms of CPU per step; durable: stored - memory + server; {load}")
     await postgres.dropped(dsn, own)
     return missed
 
