@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from registry import telemetry
 from registry.redaction import redact
@@ -28,6 +29,7 @@ def tell_started(job: JobState) -> None:
             "history": [message.to_json() for message in job.request.history],
             "max_replan_rounds": job.options.max_replan_rounds,
             "marker": job.services.marker,
+            "date": datetime.fromtimestamp(job.started_at, UTC).date().isoformat(),
             "budget": None if job.request.budget is None else str(job.request.budget),
             "answer_mode": job.request.answer_mode,
             "plan_only": job.request.plan_only,

@@ -348,7 +348,7 @@ class _Fold:
             self.time.spent,
             tuple(self.approvals),
             tuple(self.denied),
-            _agents(self.of_agents),
+            _agents(event for event in self.of_agents if event.step_id is None or event.step_id in begun),
             tuple(self.calls),
         )
 

@@ -90,6 +90,7 @@ class Metrics:
         self._jobs: dict[str, dict[str, str]] = {}
         self._takes: Mapping[str, Callable[[Event], None]] = {
             "job_started": self._started,
+            "note": self._noted,
             "turn": self._turn,
             "call": self._call,
             "step_progress": self._step,
@@ -113,21 +114,34 @@ class Metrics:
     def _started(self, event: Event) -> None:
         room = MAX_VALUES - len(self._tools)
         self._tools.update(sorted(set(event.payload.get("tools", ())) - self._tools)[: max(0, room)])
-        if event.job_id not in self._jobs:
-            self._jobs[event.job_id] = {}
+        self._goes(event.job_id)
+
+    def _noted(self, event: Event) -> None:
+        if event.payload.get("kind") == "restored":  # it began elsewhere
+            self._goes(event.job_id)
+
+    def _goes(self, job_id: str) -> None:
+        if job_id not in self._jobs:
+            self._jobs[job_id] = {}
             self.jobs_going.inc()
+
+    def left(self, job_id: str) -> None:
+        """The job is under way here no longer."""
+        steps = self._jobs.pop(job_id, None)
+        if steps is not None:
+            self.jobs_going.dec()
+            for going in steps.values():
+                self.steps_going.labels(going).dec()
 
     def _done(self, event: Event) -> None:
         status = _known(event.payload.get("status"), JOB_ENDS)
         self.jobs.labels(status).inc()
         self.job_seconds.labels(status).observe(float(event.payload.get("elapsed") or 0.0))
-        steps = self._jobs.pop(event.job_id, None)
-        if steps is not None:
-            self.jobs_going.dec()
-            for going in steps.values():  # the job went before they did
-                self.steps_going.labels(going).dec()
+        self.left(event.job_id)
 
     def _step(self, event: Event) -> None:
+        if event.payload.get("kept"):
+            return  # another job's
         status, step = str(event.payload.get("status")), event.step_id or ""
         steps = self._jobs.get(event.job_id, {})
         before = steps.pop(step, None)
@@ -202,6 +216,12 @@ def observe(event: Event) -> None:
         _Process.metrics.observe(event)
     except Exception as error:  # noqa: BLE001 - whatever stands in it, the work goes on
         log.error("event_not_counted", channel=event.channel, seq=event.seq, **error_fields(error))
+
+
+def left(job_id: str) -> None:
+    """A job goes on in another process."""
+    if _Process.metrics is not None:
+        _Process.metrics.left(job_id)
 
 
 def render() -> bytes:

@@ -105,6 +105,7 @@ class JobLog(ABC):
         what calls have cost that are cut off is still taken."""
         self.flush()
         self.sealed = True
+        metrics.left(self.job_id)
 
     def close(self) -> None:
         """Nothing comes any more."""

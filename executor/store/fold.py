@@ -76,7 +76,7 @@ class Folded:
         if payload["status"] == "running" and (before is None or before.status in ("pending", "running")):
             self.by_step.pop(step_id, None)
         spent = payload.get("usage")
-        if payload.get("ended_at") is not None:
+        if payload.get("ended_at") is not None and not payload.get("kept"):
             self.iterations += payload.get("iterations", 0)
         self.steps[step_id] = StepResult.from_json(
             {

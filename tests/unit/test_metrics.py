@@ -129,6 +129,24 @@ def test_steps_under_way_are_counted_up_and_down() -> None:
     assert got["dagwright_job_seconds_sum", "cancelled"] == 3
 
 
+def test_a_job_that_goes_on_elsewhere_is_under_way_there() -> None:
+    here, there = metrics.Metrics(), metrics.Metrics()
+
+    def told(who: metrics.Metrics, channel: str, payload: dict[str, Any], step: str | None = None) -> None:
+        who.observe(Event("job_1", 1, 0.0, channel, step, payload))
+
+    told(here, "job_started", {"tools": []})
+    told(here, "step_progress", {"status": "completed", "kept": True}, "k")  # another job's
+    told(here, "step_progress", {"status": "running"}, "a")
+    here.left("job_1")
+    told(there, "note", {"kind": "restored"})
+    assert (here.jobs_going._value.get(), there.jobs_going._value.get()) == (0, 1)
+    assert here.steps_going.labels("running")._value.get() == 0
+    assert b'dagwright_steps_total{status="completed"}' not in here.render()
+    told(there, "done", {"status": "completed"})
+    assert there.jobs_going._value.get() == 0
+
+
 def test_labels_are_bounded() -> None:
     counted = Metrics()
     counted.observe(event("job_started", tools=[f"tool{n}" for n in range(3 * MAX_VALUES)]))
