@@ -73,4 +73,5 @@ def _summed(results: Sequence[AgentResult]) -> AgentResult:
         iterations=sum(result.iterations for result in results),
         tool_calls=tuple(record for result in results for record in result.tool_calls),
         usage=sum((result.usage for result in results), Usage.zero()),
+        uncertain=tuple(call for result in results for call in result.uncertain),
     )
