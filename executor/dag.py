@@ -264,7 +264,7 @@ class _Execution:
                 self.became(self.result(event.step))
             elif isinstance(event, StepWaiting) and self.state.status_of(event.step) == "waiting":
                 self.became(replace(self.results[event.step], status="waiting"))
-            elif isinstance(event, StepReady) and self.state.status_of(event.step) == "waiting":
+            elif isinstance(event, StepReady) and self.state.waits_for_slot(event.step):
                 self.changed.append(
                     ("note", event.step, {"kind": "ready", "content": ""})
                 )  # it takes a slot in its turn

@@ -134,6 +134,11 @@ class State:
         """The status of the step with this id."""
         return self.status[self.shape.index[step]]
 
+    def waits_for_slot(self, step: str) -> bool:
+        """Whether the step waited for a human, may go on, and has no slot yet."""
+        place = self.shape.index[step]
+        return self.status[place] == "waiting" and not self.missing[place] and place not in self.condemned
+
 
 # Events
 

@@ -194,13 +194,18 @@ class Conducted:
 
     async def run_step(self, brief: StepBrief, emit: Emit | None, meter: Meter) -> StepOutcome:
         """One attempt, which ends when the log says so."""
+        step = brief.step.id
         try:
-            outcome = await self._agents.run_step(brief, emit, meter)
-        except Exception:
-            await self._stage.may_end(brief.step.id)
+            try:
+                outcome = await self._agents.run_step(brief, emit, meter)
+            except Exception:
+                await self._stage.may_end(step)
+                raise
+            await self._stage.may_end(step)
+            return outcome
+        except asyncio.CancelledError:
+            await self._stage.may_end(step, cut_off=True)
             raise
-        await self._stage.may_end(brief.step.id)
-        return outcome
 
 
 class Conductor(DAGExecutor):

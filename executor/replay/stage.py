@@ -46,7 +46,8 @@ class Stage:
         self._at, self._news, self._acted = 0, 0, -1
         self._said: deque[Item] = deque()
         self._asked: dict[Place, asyncio.Future[bool]] = {}
-        self._held: dict[str, asyncio.Future[None]] = {}
+        self._held: dict[tuple[str, bool], asyncio.Future[None]] = {}
+        self._aborted = False
         self._pauses: dict[str, asyncio.Event] = {}
         self._pausing: list[asyncio.Task[None]] = []
         self._over = asyncio.Event()
@@ -188,15 +189,18 @@ class Stage:
         finally:
             self._blocked.remove(waiting)
 
-    async def may_end(self, step_id: str) -> None:
-        """Returns when the step's end is due."""
+    async def may_end(self, step_id: str, *, cut_off: bool = False) -> None:
+        """Returns when the step's end is due, `cut_off` or not. When the whole job is, there is no order in it."""
         self._news += 1
-        held = self._held[step_id] = asyncio.get_running_loop().create_future()
+        if cut_off and self._aborted:
+            return
+        place = step_id, cut_off
+        held = self._held[place] = asyncio.get_running_loop().create_future()
         try:
             self._advance()
             await held
         finally:
-            self._held.pop(step_id, None)
+            self._held.pop(place, None)
 
     def _advance(self) -> None:
         """Gives what is due to whoever waits for it."""
@@ -211,8 +215,8 @@ class Stage:
                 self._head()
                 self._speak()  # said while the reply was on its way
                 asked.set_result(True)
-        elif head.ends(head.step_id or "") and not self._is_cut_off(head):
-            held = self._held.get(head.step_id or "")
+        elif head.ends(head.step_id or ""):
+            held = self._held.get((head.step_id or "", self._is_cut_off(head)))
             if held is not None and not held.done():
                 held.set_result(None)
 
@@ -296,10 +300,11 @@ class Stage:
         return over is not None
 
     def _waiting(self) -> str:
-        names = [*(place[3] for place in self._asked), *self._held, *self._blocked]
+        names = [*(place[3] for place in self._asked), *(step for step, _ in self._held), *self._blocked]
         return f"; waiting: {', '.join(names)}" if names else ""
 
     def _abort(self, item: Item) -> None:
+        self._aborted = True
         if item.channel == "time":
             self.expire_job(str((item.payload or {}).get("error")))
         elif self.runner is not None:
@@ -337,6 +342,7 @@ class Stage:
         self._departed(Departure(kind, message, seq, step, **more))
 
     def _departed(self, departure: Departure) -> None:
+        self._aborted = True
         if not self.departures:  # what comes after the first follows from it
             self.departures.append(departure)
             if self.runner is not None:

@@ -71,7 +71,7 @@ class World:
                 self._answers(name),
                 model_id=f"the {name} one",
                 abilities=able if name != "small" or self.chance(0.5) else {"json_mode": True, "streaming": True},
-                context_size=6_000 if name == "main" and self.chance(0.2) else 128_000,
+                context_size=5_000 if name == "main" and self.chance(0.35) else 128_000,
                 price=price,
                 clock=FakeClock(),
                 chunk_size=7,
@@ -195,7 +195,7 @@ class World:
         async def look_up(key: str) -> str:
             """Looks a key up."""
             await a_while()
-            return f"value of {key} {world.rng.randrange(100)}"
+            return f"value of {key} {world.rng.randrange(100)} " * (300 if world.chance(0.3) else 1)
 
         @tool
         async def note(text: str) -> str:
@@ -213,7 +213,7 @@ class World:
         async def breaks() -> str:
             """Does not work."""
             await a_while()
-            if world.chance(0.15) and caller().step_id is not None:
+            if world.chance(0.3) and caller().step_id is not None:
                 await asyncio.sleep(60)
             raise RuntimeError("broken")
 
