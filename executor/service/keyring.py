@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import structlog
 
-from executor.store.database import WAIT, BusyError, database_errors
+from executor.store.database import BusyError, database_errors
 from executor.store.keys import Asker, KeyStore, Proof
 from registry.clock import SYSTEM_CLOCK, Clock
 
@@ -35,7 +35,7 @@ class Keyring:
         self._known: dict[Proof | None, tuple[float, Asker]] = {}
         self._wanted: dict[Proof | None, int] = {}
         self._turn = asyncio.Lock()
-        self._changes = 0
+        self._changes = self._failures = 0
 
     async def asker(self, proof: Proof | None) -> Asker:
         """Who sends a request with this key or session, or with none. Raises BusyError."""
@@ -43,10 +43,7 @@ class Keyring:
         if found is None:
             self._wanted[proof] = self._wanted.get(proof, 0) + 1
             try:
-                async with asyncio.timeout(WAIT):
-                    found = await self._in_turn(proof)
-            except TimeoutError:
-                raise BusyError from None
+                found = await self._in_turn(proof, self._failures)
             finally:
                 self._wanted[proof] -= 1
                 if not self._wanted[proof]:
@@ -70,13 +67,21 @@ class Keyring:
         at, asker = self._known.get(proof, (0.0, None))
         return asker if asker is not None and self._clock.monotonic() - at < KEPT else None
 
-    async def _in_turn(self, proof: Proof | None) -> Asker:
+    async def _in_turn(self, proof: Proof | None, failures: int) -> Asker:
+        """Waits for one look-up that is under way, and for its own: of each the database bounds the time. Where one
+        failed meanwhile, that is the answer of all who waited."""
         async with self._turn:
             found = self._remembered(proof)
             if found is not None:  # one before looked it up for all
                 return found
+            if failures != self._failures:
+                raise BusyError
             wanted = [proof, *(other for other in self._wanted if other != proof)][:AT_ONCE]
-            return (await self._look_up(wanted))[proof]
+            try:
+                return (await self._look_up(wanted))[proof]
+            except (BusyError, *database_errors()):
+                self._failures += 1
+                raise
 
     async def _look_up(self, wanted: list[Proof | None]) -> dict[Proof | None, Asker]:
         now, changes = self._clock.monotonic(), self._changes

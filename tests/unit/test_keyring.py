@@ -22,6 +22,7 @@ class Store:
         self.keys = {proof: Key(f"key_{number}", "k", Limits()) for number, proof in enumerate(valid)}
         self.configured = bool(valid)
         self.asked: list[tuple[Proof, ...]] = []
+        self.error: Exception | None = None
         self.open = asyncio.Event()
         self.open.set()
 
@@ -31,6 +32,8 @@ class Store:
         found = {proof: self.keys[proof] for proof in wanted if proof in self.keys}
         configured = self.configured
         await self.open.wait()
+        if self.error is not None:
+            raise self.error
         return configured, found
 
 
@@ -103,14 +106,18 @@ async def test_no_more_is_remembered_than_there_is_room_for(monkeypatch: pytest.
     assert (await keys.asker(proof(1))).key is not None
 
 
-async def test_who_waits_for_too_long_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyring, "WAIT", 0.05)
+async def test_one_failure_is_the_answer_of_all_who_wait() -> None:
     store = Store(proof(1))
     store.open.clear()
     keys = ring(store)
-    told = await asyncio.gather(*(keys.asker(proof(number)) for number in range(5)), return_exceptions=True)
-    assert {type(one) for one in told} == {BusyError}
+    asking = [asyncio.create_task(keys.asker(proof(number))) for number in range(5)]
+    await asyncio.sleep(0.01)
+    store.error = BusyError()
     store.open.set()
+    told = await asyncio.gather(*asking, return_exceptions=True)
+    assert {type(one) for one in told} == {BusyError}
+    assert len(store.asked) == 1
+    store.error = None
     assert (await keys.asker(proof(1))).key is not None
 
 
