@@ -77,9 +77,10 @@ class Keyring:
             if failures != self._failures:
                 raise BusyError
             wanted = [proof, *(other for other in self._wanted if other != proof)][:AT_ONCE]
+            errors: tuple[type[Exception], ...] = (BusyError, *database_errors())
             try:
                 return (await self._look_up(wanted))[proof]
-            except (BusyError, *database_errors()):
+            except errors:
                 self._failures += 1
                 raise
 
