@@ -240,7 +240,8 @@ class Engine:
             await asyncio.sleep(self._heartbeat / BEATS)
             if self._running:
                 try:
-                    await self._database.rows("queue.beat", self.owner)
+                    async with self._database.connection(first=True) as connection:
+                        await connection.execute(statement("queue.beat"), self.owner)
                 except errors as error:
                     log.warning("heartbeat_failed", error=str(error) or type(error).__name__)
 
