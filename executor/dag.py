@@ -334,14 +334,15 @@ class _Execution:
         del self.tasks[work.step_id]
         work.stop_clock()
         if task.cancelled():
-            outcome = StepOutcome(work.trail.output, "cancelled", "Cancelled")
-            event: ScheduleEvent = StepCancelled(work.step_id)
+            outcome = work.cut_off()
         elif task.exception() is not None:  # nothing a step could contain: the group ends the run
             return
         else:
-            outcome = task.result()
-            code = outcome.error_code
-            event = StepCompleted(work.step_id) if code is None else StepFailed(work.step_id, code)
+            outcome = work.ended(task.result())
+        code = outcome.error_code
+        event: ScheduleEvent = StepCompleted(work.step_id) if code is None else StepFailed(work.step_id, code)
+        if task.cancelled() and code == "cancelled":
+            event = StepCancelled(work.step_id)
         self.done[work.step_id] = work, outcome
         self.tell(event)
 

@@ -13,6 +13,7 @@ from .job_types import Job
 from .log.front import Ending as LogEnding
 from .log.front import JobLog
 from .replay.described import described_models, described_options
+from .schedule_types import UNCERTAIN
 
 NOT_WRITTEN = "the budget did not allow to write up the answer: it is what the work came to"
 
@@ -75,6 +76,8 @@ def tell_ended(job: JobState, ending: Ending, span: telemetry.AnySpan) -> Job:
         ending = replace(ending, status="budget_exceeded", error=cause, error_code="budget_exceeded")
     if job.ledger.answer_refused and ending.status == "completed":
         ending = replace(ending, status="budget_exceeded", error=NOT_WRITTEN, error_code="budget_exceeded")
+    if job.effects.open and ending.status == "completed":  # in whatever round: nobody has said that it took effect
+        ending = replace(ending, status="partial", error=job.effects.in_words(), error_code=UNCERTAIN)
     if (late := job.inbox.drain()) and ending.status != "completed":
         ending = replace(ending, error=f"{ending.error or ending.status}; came too late: {'; '.join(late)}")
     ending = replace(ending, error=ending.error and redact(ending.error))

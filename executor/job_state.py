@@ -34,6 +34,7 @@ from .log.front import JobLog
 from .recovery import JobPast
 from .results import StepResult
 from .retold import Retold
+from .uncertain import Effects
 from .waits import Approve, JobWaits
 from .write_up import Writer
 
@@ -56,8 +57,9 @@ class Ending:
 
 class JobState:
     """One job. `executor` and `agent` are those that run at the moment; `stopping`: nothing new begins; `ended`: how
-    it ended, None before; `barrier` returns when the log is kept for good, and is the log's own where none is given.
-    With a `past` it is a job that goes on. Raises UsageError where a model's fallback is not registered."""
+    it ended, None before; `effects`: of calls that a dead worker had begun; `barrier` returns when the log is kept for
+    good, and is the log's own where none is given. With a `past` it is a job that goes on. Raises UsageError where a
+    model's fallback is not registered."""
 
     def __init__(
         self,
@@ -82,6 +84,7 @@ class JobState:
             models.fallbacks(name)  # one that is not registered is a mistake now, not in the middle of an outage
         budget = request.budget
         self.past, self._retold = past, Retold(past)
+        self.effects = Effects() if past is None else past.effects.copy()
         self.time = JobTime(None if budget is None else budget.seconds, clock, 0.0 if past is None else past.spent)
         self.activity = Activity()
         self.ledger = Ledger(log.append, budget, models, self.time, self.barrier, self.activity)
@@ -197,7 +200,9 @@ class JobState:
         """Logs an event, unless it is one of before that comes again as the job goes on; whether it did."""
         if self._retold.again(channel, payload, step_id):
             return False
-        if channel == "fallback":
+        if channel == "call":
+            self.effects.hear(payload)
+        elif channel == "fallback":
             self.fallbacks.append(Fallback.from_json(payload))
         self.log.append(channel, payload, step_id)
         return True

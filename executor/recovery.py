@@ -22,6 +22,7 @@ from .past_time import PastTime
 from .results import StepResult
 from .schedule_types import ENDED
 from .step_past import StepFold, StepPast, usage_of
+from .uncertain import Effects
 
 if TYPE_CHECKING:
     from agent.past import AgentPast
@@ -78,8 +79,8 @@ class JobPast:
     `steps` are the results of the plan's steps as they stand, `before` those of the last execution that ended, `begun`
     the steps under way, `taint` the untrusted origins of what the running round rests on. `models` and `tools` are the
     names that the job started with. `answer` is what stands of it; `part` the first number that no reader can know.
-    `spent`: seconds that it ran. `calls`: the `call` events of single agents, with their attempts; `denied`: those of
-    them that a human said had no effect.
+    `spent`: seconds that it ran. `calls`: the `call` events of single agents, with their attempts; `effects`: what is
+    known of the calls that died with a worker.
     """
 
     mode: str
@@ -100,7 +101,7 @@ class JobPast:
     part: int
     spent: float
     approvals: tuple[Event, ...]
-    denied: tuple[str, ...]
+    effects: Effects
     agents: Mapping[tuple[str | None, int, int], AgentPast]
     calls: tuple[tuple[int, Mapping[str, Any]], ...]
 
@@ -151,7 +152,7 @@ class _Fold:
         self.answer_state: AnswerState = "none"
         self.part = 0
         self.approvals: list[Event] = []
-        self.denied: list[str] = []
+        self.effects = Effects()
         self.of_agents: list[Event] = []
 
     def hear(self, event: Event) -> None:
@@ -285,8 +286,7 @@ class _Fold:
             self.open_calls[key] = payload["tool_name"]
         elif status in ("end", "settled"):
             self.open_calls.pop(key, None)
-        if status == "settled" and event.step_id is None and not payload["took_effect"]:
-            self.denied.append(key)
+        self.effects.hear(payload)
 
     def _approved(self, event: Event) -> None:
         self.approvals.append(event)
@@ -347,7 +347,7 @@ class _Fold:
             self.part + PARTS,
             self.time.spent,
             tuple(self.approvals),
-            tuple(self.denied),
+            self.effects,
             _agents(event for event in self.of_agents if event.step_id is None or event.step_id in begun),
             tuple(self.calls),
         )

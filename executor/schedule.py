@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from .persistent import pop, push
 from .schedule_types import (
+    UNCERTAIN,
     Abort,
     CancelStep,
     Command,
@@ -130,7 +131,9 @@ class _Turn:
         place = self.shape.index[step]
         if self.status[place] not in ("running", "waiting"):
             return
-        self.end(place, "cancelled" if place in self.condemned else status)
+        if place in self.condemned and (code != UNCERTAIN or self.verdict == "cancelled"):
+            status = "cancelled"
+        self.end(place, status)
         self.pass_on(place)
         if status == "failed":
             self.give_up(step, code)

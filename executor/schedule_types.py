@@ -16,6 +16,9 @@ from .persistent import Heap, Vector
 StepStatus = Literal["pending", "running", "waiting", "completed", "failed", "skipped", "cancelled"]
 PlanStatus = Literal["completed", "partial", "failed", "cancelled", "budget_exceeded"]
 
+UNCERTAIN = "uncertain_effect"
+"""The code of a step with a call that may have taken effect, of which nobody said that it did."""
+
 ENDED: frozenset[str] = frozenset({"completed", "failed", "skipped", "cancelled"})
 """The statuses a step keeps."""
 

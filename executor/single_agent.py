@@ -21,9 +21,9 @@ from .agent_run import run_agent
 from .answer import plain_statement
 from .job_state import Ending, JobState
 from .job_types import JobStatus
-from .step_runner import UNCERTAIN
+from .schedule_types import UNCERTAIN
 from .step_trail import StepTrail
-from .uncertain import not_known, unsettled_of
+from .uncertain import ask_about
 
 
 async def run_single_agent(job: JobState) -> Ending:
@@ -57,18 +57,17 @@ async def run_single_agent(job: JobState) -> Ending:
         if further:
             history, query = result.messages, further.popleft()
             continue
-        unsettled = await unsettled_of(job.waits, uncertain.values(), job.emit)
+        await ask_about(job.waits, [call for key, call in uncertain.items() if key in job.effects.open], job.emit)
         answer = result.answer if job.spoken_to() else await _answer(job, llm, query, result)
         if said := job.hear():
             history, query = result.messages, said
             job.writer.void()
             continue
         job.agent = None
-        ending = _ending(job, result, answer)
-        denied = () if job.past is None else job.past.denied
-        if ending.status != "completed" or not (unsettled or denied):
+        ending, unclear = _ending(job, result, answer), job.effects.in_words()
+        if ending.status != "completed" or not unclear:
             return ending
-        return replace(ending, status="partial", error=not_known(unsettled, denied), error_code=UNCERTAIN)
+        return replace(ending, status="partial", error=unclear, error_code=UNCERTAIN)
 
 
 def _new_agent(job: JobState, llm: LLM, on_event: Callable[[Event], None]) -> ReActAgent:

@@ -15,8 +15,9 @@ from registry.redaction import redact
 
 from .results import StepOutcome
 from .schedule import FINAL
+from .schedule_types import UNCERTAIN
 from .step_prompt import StepBrief
-from .step_runner import UNCERTAIN, Emit, StepRunner
+from .step_runner import Emit, StepRunner
 from .step_task import StepTask
 
 NEVER_AGAIN = frozenset({*FINAL, UNCERTAIN})

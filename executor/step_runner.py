@@ -19,9 +19,10 @@ from registry.tools import ToolRegistry
 
 from .options import RunOptions
 from .results import StepOutcome
+from .schedule_types import UNCERTAIN
 from .step_past import AttemptStart
 from .step_prompt import StepBrief
-from .uncertain import not_known, unsettled_of
+from .uncertain import ask_about
 
 if TYPE_CHECKING:
     from agent.hooks import HookRegistry
@@ -34,9 +35,6 @@ Emit = Callable[[Event], None]
 
 AMPLE_CHARS = 1 << 30
 """A step's query has its bound from its brief; the agent must not summarise it."""
-
-UNCERTAIN = "uncertain_effect"
-"""The code of a step with a call that may have taken effect, of which nobody could say whether it did."""
 
 CHECK_FAILED = "check_failed"
 """The code of a step whose result did not pass its checks, not even worked over. The result stays as its output."""
@@ -158,7 +156,7 @@ class _StepRun:
         self.runner, self.brief, self.meter, self.trail = runner, brief, meter, brief.trail
         self.names = runner.chain(brief.step)
         self.observer = self.trail.watching(emit)
-        self.tell = Emitter(emit, runner.clock)
+        self.tell = Emitter(self.observer, runner.clock)
         self.place = self.iterations = self.calls = 0
         self.told_until = 1
         self.services = runner.services
@@ -276,10 +274,11 @@ class _StepRun:
         """The outcome, once it is known of each call of the step that it took effect; else it is none."""
         if outcome.error_code is not None or self.services is None:
             return outcome
-        unsettled = await unsettled_of(self.services.waits, self.trail.uncertain.values(), self.tell)
-        if not unsettled and not self.trail.denied:
-            return outcome
-        return replace(outcome, error_code=UNCERTAIN, error=f"{UNCERTAIN}: {not_known(unsettled, self.trail.denied)}")
+        effects = self.trail.effects
+        open_calls = [call for key, call in self.trail.uncertain.items() if key in effects.open]
+        await ask_about(self.services.waits, open_calls, self.tell)
+        unclear = effects.in_words()
+        return replace(outcome, error_code=UNCERTAIN, error=f"{UNCERTAIN}: {unclear}") if unclear else outcome
 
     # Checks
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from agent.trust import joined_taint
 from registry.clock import Clock
@@ -12,7 +13,7 @@ from registry.messages import Usage
 from registry.metering import Meter
 
 from .results import StepOutcome
-from .schedule_types import Event, StepReady, StepWaiting
+from .schedule_types import UNCERTAIN, Event, StepReady, StepWaiting
 from .step_past import StepPast
 from .step_trail import StepTrail
 
@@ -70,6 +71,20 @@ class StepTask:
         self.timeout = seconds
         if self._limit is not None and not self._limit.expired():
             self._limit.reschedule(asyncio.get_running_loop().time())
+
+    def ended(self, outcome: StepOutcome) -> StepOutcome:
+        """The outcome as whoever plans anew is to read it: with the calls whose effect nobody knows."""
+        unclear = self.trail.effects.in_words()
+        if outcome.error_code in (None, UNCERTAIN) or not unclear:
+            return outcome
+        return replace(outcome, error=f"{outcome.error}; {unclear}")
+
+    def cut_off(self) -> StepOutcome:
+        """What a step came to that was cancelled. One with a call whose effect nobody knows has failed: whoever plans
+        anew must know of it."""
+        if unclear := self.trail.effects.in_words():
+            return StepOutcome(self.trail.output, UNCERTAIN, f"{UNCERTAIN}: {unclear}")
+        return StepOutcome(self.trail.output, "cancelled", "Cancelled")
 
     def cancel(self) -> None:
         """Cancels the work; its end is reported when it is over."""

@@ -14,6 +14,7 @@ from registry.tools import ToolRegistry
 
 from .results import StepResult
 from .step_past import AttemptStart, StepPast
+from .uncertain import Effects
 
 DONE_CHARS = 12_000
 """Characters that calls made earlier may take in a query."""
@@ -41,7 +42,7 @@ class StepTrail:
     `attempts` counts the agents, `model` is the name of the last one's model, `fallbacks` are the changes of model,
     `output` is what the last agent came to, `taint` the untrusted origins of all that they read, `retries` counts new
     attempts after a failure, and `rechecked` says that a failed check has had its new attempt. `uncertain` are calls
-    that nobody knows the effect of, by key, `denied` the keys of those that are known to have had none. With a `past`
+    that a dead worker had begun, by key, and `effects` says what became of them. With a `past`
     the step goes on from there: `goes_on` is the start of the attempt that was under way, until it is taken up.
     """
 
@@ -55,7 +56,7 @@ class StepTrail:
         self.output, self.taint = start.output, start.taint
         self.retries, self.rechecked = start.retries, start.rechecked
         self.uncertain: dict[str, PendingCall] = {}
-        self.denied: list[str] = []
+        self.effects = Effects()
         self._retold = list(self.past.retold)
         self._calls: dict[tuple[int, str], CallDone] = {}
         self.recorded(self.past.calls)
@@ -85,14 +86,13 @@ class StepTrail:
         return True
 
     def _note(self, told: Mapping[str, Any], attempt: int) -> None:
+        self.effects.hear(told)
         key = attempt, str(told.get("key"))
         if told.get("status") == "start":
             self._calls[key] = CallDone(str(told.get("tool_name")), told.get("tool_args") or {})
         elif told.get("status") == "end" and key in self._calls:
             text, is_error = str(told.get("observation") or ""), bool(told.get("is_error"))
             self._calls[key] = replace(self._calls[key], observation=text, is_error=is_error)
-        elif told.get("status") == "settled" and not told.get("took_effect"):
-            self.denied.append(key[1])
 
     def calls(self, tools: ToolRegistry, before: int | None = None) -> tuple[CallDone, ...]:
         """All calls so far, in the order in which they began; of those `before` an attempt only."""

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from executor.dag import DAGExecutor
+from executor.job import JobRunner
+from executor.job_state import JobState
 from executor.job_types import JobRequest
 from executor.letters import note_of
 from executor.log.memory import MemoryLog
@@ -22,8 +24,12 @@ from executor.step_past import AttemptStart, StepPast
 from planner import Plan, PlanStep
 from registry.errors import UsageError
 from registry.fallback import Fallback
-from registry.messages import Event, Usage
+from registry.llm_types import ChatRequest
+from registry.messages import Event, ToolCall, Usage
+from registry.models import as_registry
 from registry.testing import ScriptedLLM
+from registry.tools import ToolRegistry, tool
+from tests.support.cuts import Scenario, kind_of, run
 
 
 def event(channel: str, payload: Any, step_id: str | None = None, ts: float = 0.0) -> Event:
@@ -264,3 +270,94 @@ def test_a_result_comes_back_from_its_progress() -> None:
         (Fallback("m", "n", "timeout", "step"),),
     )  # fmt: skip
     assert StepResult.from_progress("a", result.progress()) == result
+
+
+# Calls that died with their worker
+
+
+async def died_in_a_write() -> tuple[Event, ...]:
+    """The log of a job whose worker died while its only step wrote something."""
+    whole = await run(Scenario(JobRequest("g", PLAN, mode="dag"), writes, writing))
+    place = next(place for place, told in enumerate(whole.events) if told.payload.get("status") == "start"
+                 and told.channel == "call")  # fmt: skip
+    return whole.events[: place + 1]
+
+
+PLAN = Plan("g", (PlanStep("a", "write it down"),))
+
+
+def writing(runs: list[str]) -> list[Any]:
+    @tool
+    def write(text: str) -> str:
+        """Writes a text down."""
+        runs.append(text)
+        return "written"
+
+    return [write]
+
+
+def writes(kind: str, request: ChatRequest, say: Any) -> Any:
+    if kind == "judge_result":
+        return {"achieved": True, "confidence": 0.9, "reasoning": "fine", "final_answer": ""}
+    if kind == "revise_plan":
+        return {"keep": [], "steps": [{"id": "b", "task": "say it"}]}
+    if kind == "step" and request.messages[-1].role != "tool" and "write it down" in request.messages[1].content:
+        return [ToolCall("c", "write", {"text": "x"})]
+    return "said"
+
+
+def goes_on(events: tuple[Event, ...], **more: Any) -> JobRunner:
+    def ask(request: ChatRequest) -> Any:
+        reply = writes(kind_of(request), request, None)
+        return [ToolCall("f", kind_of(request), reply)] if isinstance(reply, dict) else reply
+
+    state = JobState(
+        JobRequest("g", PLAN, mode="dag"), as_registry(ScriptedLLM(ask)), ToolRegistry(writing([])),
+        log=MemoryLog("job_1", events=events), past=JobPast.read(events), **more,
+    )  # fmt: skip
+    return JobRunner(state)
+
+
+async def waits_for_a_word(runner: JobRunner) -> asyncio.Task[Any]:
+    task = asyncio.create_task(runner.run())
+    async with asyncio.timeout(20):
+        while runner.status != "needs_decision":
+            await asyncio.sleep(0.01)
+    return task
+
+
+async def test_a_message_does_not_make_an_uncertain_effect_forgotten() -> None:
+    """The step that waits is stopped for it; it has failed, the planner reads why, and the job is not completed."""
+    runner = goes_on(await died_in_a_write(), open_to_decisions=True)
+    task = await waits_for_a_word(runner)
+    runner.send("never mind")
+    job = await task
+    progress_of_a = [told.payload for told in runner.state.log.events if told.step_id == "a"  # type: ignore[attr-defined]
+                     and told.channel == "step_progress"]  # fmt: skip
+    assert (progress_of_a[-1]["status"], progress_of_a[-1]["error_code"]) == ("failed", "uncertain_effect")
+    assert "write (job_1/a/1/1/1)" in progress_of_a[-1]["error"]
+    assert {name: step.status for name, step in job.steps.items()} == {"b": "completed"}
+    assert (job.status, job.error_code) == ("partial", "uncertain_effect")
+    assert "write (job_1/a/1/1/1)" in (job.error or "")
+
+
+async def test_a_cancelled_job_is_cancelled() -> None:
+    runner = goes_on(await died_in_a_write(), open_to_decisions=True)
+    task = await waits_for_a_word(runner)
+    runner.cancel()
+    job = await task
+    assert (job.status, job.steps["a"].status) == ("cancelled", "cancelled")
+
+
+@pytest.mark.parametrize(("approve", "status"), [(True, "completed"), (False, "failed")])
+async def test_a_humans_word_settles_it(approve: bool, status: str) -> None:
+    events = await died_in_a_write()
+    runner = goes_on(events, open_to_decisions=True)
+    task = await waits_for_a_word(runner)
+    runner.decide(runner.state.waits.pending[0].call_id, approve)
+    job = await task
+    assert (job.status, job.steps["a"].status) == (status, status)
+    told = runner.state.log.events  # type: ignore[attr-defined]
+    settled = next(place for place, one in enumerate(told) if one.payload.get("status") == "settled")
+    again = await goes_on(told[: settled + 1]).run()  # whoever goes on after that knows it, and asks nobody
+    assert (again.status, again.steps["a"].status) == (status, status)
