@@ -147,10 +147,11 @@ class World:
                 self.inbox.put(f"told by {text}")
             return f"{name} got {text}"
 
-        def look(text: str, context: ToolContext) -> str:
+        async def look(text: str, context: ToolContext) -> str:
+            await asyncio.sleep(0)  # threads would end in any order
             return note("look", text, context) + ("." * 6_000 if "long" in text else "")
 
-        def post(text: str, context: ToolContext) -> str:
+        async def post(text: str, context: ToolContext) -> str:
             return note("post", text, context)
 
         async def save(text: str, context: ToolContext) -> str:
