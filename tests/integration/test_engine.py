@@ -235,16 +235,16 @@ async def test_a_wait_that_another_worker_left_behind_is_ended_in_time(database:
 
 
 async def test_a_busy_loop_loses_no_job(database: Database, database_url: str) -> None:
-    """The loop stands still for most of the time after which a worker counts as dead, over and over, while another
-    worker, of another thread, looks for jobs of dead ones."""
+    """The loop stands still for more than half of the time after which a worker counts as dead, over and over, while
+    another worker, of another thread, looks for jobs of dead ones."""
     await created(database)
-    heartbeat, taken, begun, over = 2.0, list[str](), threading.Event(), threading.Event()
+    heartbeat, taken, begun, over = 4.0, list[str](), threading.Event(), threading.Event()
 
     async def handle(job_id: str) -> None:
         begun.set()
         for _ in range(8):
-            time.sleep(0.7 * heartbeat)  # noqa: ASYNC251 - that is what is tried
-            await asyncio.sleep(0.02)
+            time.sleep(0.6 * heartbeat)  # noqa: ASYNC251 - that is what is tried
+            await asyncio.sleep(0.2)
         await end(database, job_id)
 
     async def look() -> None:
