@@ -84,6 +84,8 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(PYTEST) tests/unit/test_imports.py
+	@if command -v node >/dev/null; then find executor/page -name '*.mjs' -exec node --check {} \; ; \
+	else echo "node is not here: the page's scripts are not checked"; fi
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -110,6 +110,18 @@ def large(steps: int, events: int) -> Iterator[Told]:
     yield from answer("# The answer\n\n" + "It is **42**, see [the source](https://example.org/).\n\n" * 40)
 
 
+def is_turn(event: Mapping[str, Any]) -> bool:
+    """Whether an event is a turn of the job's single agent; a step counts its own."""
+    payload = event["payload"]
+    return event["step_id"] is None and payload["type"] == "thinking" and payload["status"] == "start"
+
+
+def billed(step: str | None, model: str, tokens: tuple[int, int], usd: str, role: str = "step") -> Told:
+    """What a call of a model has cost."""
+    usage = {**USAGE, "input_tokens": tokens[0], "output_tokens": tokens[1], "cost_usd": usd, "calls": 1}
+    return "turn", {"usage": usage, "role": role, "model": model}, step
+
+
 @dataclass
 class Tale:
     """One such job."""
@@ -140,7 +152,8 @@ class Tale:
     async def end(self, status: str = "completed", error: str | None = None) -> None:
         """Tells the end."""
         row = await self.row()
-        folded: Folded = fold(row, self.events)
+        own = [event for event in self.events if event["channel"] != "step" or is_turn(event)]
+        folded: Folded = fold(row, own)
         job = replace(job_of(row, folded), status=status, ended_at=time.time(), elapsed=12.5, error=error)
         await self.tell([("done", done_of(job), None)], status)
         async with self.service.database.connection() as connection:

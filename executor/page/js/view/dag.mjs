@@ -138,7 +138,7 @@ export class Dag {
 
   timeOf(step) {
     if (step.duration !== null && step.duration !== undefined) return step.startedAt ? duration(step.duration) : '';
-    return step.startedAt && step.status !== 'pending' ? duration(Math.max(0, now() - step.startedAt)) : '';
+    return step.startedAt && step.status === 'running' ? duration(Math.max(0, now() - step.startedAt)) : '';
   }
 
   /** The clock of those that run. */
@@ -149,8 +149,9 @@ export class Dag {
     }
   }
 
-  select(id) {
+  select(id, scroll = false) {
     this.selected = id;
+    if (scroll) this.nodes.get(id)?.node.scrollIntoView({ block: 'nearest', inline: 'nearest' });
     for (const [name, { node }] of this.nodes) set(node, 'aria-current', name === id ? 'true' : null);
     this.rove(id);
   }

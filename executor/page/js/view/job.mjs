@@ -214,7 +214,7 @@ export class JobPage {
     this.panel = null;
     fill(this.panelBox);
     show(this.panelBox, stepId !== null);
-    this.dag.select(this.stepId);
+    this.dag.select(this.stepId, focus);
     if (stepId === null) {
       if (focus) this.dag.focus(before);
       return;

@@ -30,7 +30,7 @@ export class JobList {
 
   build() {
     this.search = h('input', {
-      type: 'search', id: 'search', placeholder: 'Filter: words, or key=value', autocomplete: 'off',
+      type: 'search', id: 'search', placeholder: 'words or key=value', autocomplete: 'off',
       'aria-label': 'Filter jobs by words, or by metadata as key=value', 'aria-keyshortcuts': '/',
       on: { input: () => this.later(), keydown: (event) => event.key === 'Escape' && this.clear() },
     });

@@ -55,7 +55,7 @@ export class StepPanel {
   }
 
   tellFacts(step) {
-    const time = step.duration ?? (step.startedAt ? Math.max(0, now() - step.startedAt) : null);
+    const time = step.duration ?? (step.status === 'running' && step.startedAt ? Math.max(0, now() - step.startedAt) : null);
     const usage = step.usage;
     const facts = [
       ['model', step.model ?? step.modelHint],
