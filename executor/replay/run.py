@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from agent.past import AgentPast
+from agent.past import AgentPast, Key
 from executor.job import JobRunner
 from executor.job_state import JobState
 from executor.job_types import Job, JobRequest
@@ -101,10 +101,18 @@ def _state(script: Script, stage: Stage, tools: ToolRegistry) -> JobState:
     state.time = state.writer.time = RecordedTime(clock)
     stage.expire_job = state.time.expire
     state.waits = RecordedWaits(stage)
-    past = AgentPast.read(script.of_agents())
-    state.services = replace(state.services, past=past, waits=state.waits, marker=opening["marker"])
+    state.services = replace(state.services, past=_agents(script), waits=state.waits, marker=opening["marker"])
     state.new_executor = Conductor.on(stage)
     return state
+
+
+def _agents(script: Script) -> dict[Key, AgentPast]:
+    """The agents' records. A call that has no end was under way when its agent was cut off: it begins again, and ends
+    as little. One that a worker's death left behind has an end, which says so."""
+    agents = AgentPast.read(script.of_agents())
+    for past in agents.values():
+        past.calls = {key: call for key, call in past.calls.items() if call.begun is None or call.over is not None}
+    return agents
 
 
 def _request(script: Script) -> JobRequest:

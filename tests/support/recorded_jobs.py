@@ -52,6 +52,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.rng = Random(self.seed)
+        self.wordy = self.chance(0.25)  # its tools say much, and its models can hold little
 
     def chance(self, share: float) -> bool:
         return self.rng.random() < share
@@ -71,7 +72,7 @@ class World:
                 self._answers(name),
                 model_id=f"the {name} one",
                 abilities=able if name != "small" or self.chance(0.5) else {"json_mode": True, "streaming": True},
-                context_size=5_000 if name == "main" and self.chance(0.35) else 128_000,
+                context_size=5_000 if self.wordy else 128_000,
                 price=price,
                 clock=FakeClock(),
                 chunk_size=7,
@@ -195,13 +196,13 @@ class World:
         async def look_up(key: str) -> str:
             """Looks a key up."""
             await a_while()
-            return f"value of {key} {world.rng.randrange(100)} " * (300 if world.chance(0.3) else 1)
+            return f"value of {key} {world.rng.randrange(100)} " * (300 if world.wordy else 1)
 
         @tool
         async def note(text: str) -> str:
             """Writes a text down."""
             await a_while()
-            return f"noted: {text}"
+            return f"noted: {text} " * (300 if world.wordy else 1)
 
         @tool(pure=True)
         async def square(number: int) -> int:
