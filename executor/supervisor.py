@@ -20,6 +20,8 @@ LOST = 75
 """Exit code of a child that lost the ownership of a job (EX_TEMPFAIL): started again at once, nothing is wrong."""
 MISCONFIGURED = 2
 """Exit code of a child that can't work as it is configured."""
+UNREACHABLE = 69
+"""Exit code of a child that the database does not answer (EX_UNAVAILABLE): it did answer us, so this is an outage."""
 BACKOFF = (0.1, 5.0)
 """Seconds before a child is started again: the first wait and the longest; each is twice the one before."""
 LONG = 30.0

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -35,9 +35,9 @@ from .live import LiveSender
 from .log.stored import LivePieces, OwnershipLostError, nowhere
 from .plain_errors import plain_errors
 from .settings import PREFIX, load_settings, read_environment
-from .store.database import Database
+from .store.database import Database, UnreachableError
 from .stored_job import run_stored_job
-from .supervisor import LOST, MISCONFIGURED
+from .supervisor import LOST, MISCONFIGURED, UNREACHABLE
 from .suspects import ALONE, OWNER, Suspects, is_suspect
 from .workshop import Workshop
 
@@ -95,6 +95,9 @@ def main() -> int:
         configure_logging(settings.log_level)
         with exporting(settings), plain_errors():
             asyncio.run(work(settings, WorkerEnvironment.read(os.environ)))
+    except UnreachableError as error:
+        log.error("database_unreachable", error=str(error))
+        return UNREACHABLE
     except ConfigError as error:
         log.error("worker_misconfigured", **error_fields(error))
         return MISCONFIGURED
@@ -137,9 +140,9 @@ async def _run_queue(database: Database, settings: Settings, shop: Workshop, liv
 
     _on_signals(partial(engine.stop, settings.drain_seconds))
     _end_with_supervisor(partial(engine.stop, ORPHAN_GRACE))
+    with suppress(ImportError):  # the call that needs it says so
+        await asyncio.to_thread(shop.models.warm_up)  # while jobs run it would keep the loop from giving signs of life
     log.info("worker_ready", owner=str(engine.owner), slots=settings.jobs_per_worker)
-    # the first job need not wait for the providers' packages, nor the worker for its first job
-    threading.Thread(target=shop.models.warm_up, name="providers' packages", daemon=True).start()
     await engine.run(handle, settings.jobs_per_worker)
 
 

@@ -46,6 +46,10 @@ class DatabaseError(ConfigError):
     code = "database"
 
 
+class UnreachableError(DatabaseError):
+    """The database does not answer, or does not let us in."""
+
+
 class Database:
     """A pool of connections to one PostgreSQL. Made by `open`.
 
@@ -73,7 +77,7 @@ class Database:
         except ValueError as error:
             raise DatabaseError(told(error, dsn)) from None
         except database_errors() as error:
-            raise DatabaseError(told(error, dsn)) from None
+            raise UnreachableError(told(error, dsn)) from None
         database = cls(dsn, pool, options)
         try:
             yield database
