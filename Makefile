@@ -65,7 +65,7 @@ $(CHAT_STAMP): tests/chat_client/package-lock.json
 	else echo "npm is not here: the test with a chat client in another language is left out"; fi
 
 # The tests of the page need a browser: as root of a Debian machine it is installed.
-.PHONY: chromium screenshots
+.PHONY: chromium screenshots bench-page
 chromium:
 	@if test -n "$$CHROMIUM" || command -v chromium chromium-browser google-chrome >/dev/null; then :; \
 	elif test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
@@ -97,6 +97,9 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.rate_limit
 	$(BIN)/python -m benchmarks.batches
 	$(BIN)/python -m benchmarks.scale
+
+bench-page: $(STAMP) chromium
+	$(BIN)/python -m benchmarks.page
 
 bench-local: $(STAMP)
 	$(BIN)/python -m benchmarks.local.run all
