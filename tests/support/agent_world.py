@@ -130,7 +130,7 @@ class World:
             self.said.append((number, turn.said))
             self.inbox.put(turn.said)
         if turn.finish and self.agent is not None:
-            self.finished = number
+            self.finished = number if self.finished is None else self.finished
             self.agent.finish()
         if turn.kind == "error":
             raise AuthError("the key was refused")
