@@ -38,13 +38,15 @@ async def die(database_url: str, job: str, kind: str, count: int, effects: Path)
         assert await process.wait() == -signal.SIGKILL
 
 
-PLACES = [
-    ("choose_mode", 1), ("make_plan", 1), ("step 0", 1), ("step 2", 2), ("look", 2), ("judge_result", 1),
-    ("revise_plan", 1), ("step 1", 3), ("judge_result", 2), ("synthesis", 1), ("half an answer", 1),
+PLACES = [("step 2", 2), ("half an answer", 1), ("revise_plan", 1)]
+MORE = [
+    ("choose_mode", 1), ("make_plan", 1), ("step 0", 1), ("look", 2), ("judge_result", 1), ("step 1", 3),
+    ("judge_result", 2), ("synthesis", 1),
 ]  # fmt: skip
+ALL = [*PLACES, *(pytest.param(*place, marks=pytest.mark.heavy) for place in MORE)]
 
 
-@pytest.mark.parametrize(("kind", "count"), PLACES)
+@pytest.mark.parametrize(("kind", "count"), ALL)
 async def test_killed_in_the_middle_it_comes_to_its_end(
     database: Database, database_url: str, tmp_path: Path, kind: str, count: int
 ) -> None:

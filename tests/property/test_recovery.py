@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -83,8 +82,8 @@ def brain(kind: str, request: ChatRequest, say: Say) -> Any:
     return worker(request)
 
 
-MOST = int(os.environ.get("RECOVERY_PLACES", "40"))
-"""Places at which a job is cut off, in one test; others are taken where a job has more."""
+MOST = 25
+"""Places at which a job is cut off, where not all are tried."""
 OPTIONS = JobOptions(run=RunOptions(agent={"completion_check": False}))
 
 
@@ -369,12 +368,14 @@ SCENARIOS = [
 
 
 @pytest.mark.parametrize("make", SCENARIOS, ids=lambda make: make.__name__)
-async def test_from_every_place_to_the_same_end(make: Any) -> None:
+@pytest.mark.parametrize("most", [MOST, pytest.param(0, marks=[pytest.mark.heavy, pytest.mark.timeout(600)])])
+async def test_from_every_place_to_the_same_end(make: Any, most: int) -> None:
     whole = await run(make())
     assert whole.events[-1].channel == "done"
-    chance = random.Random(make.__name__)
     places = range(1, len(whole.events))
-    for length in places if len(places) <= MOST else sorted(chance.sample(places, MOST)):
+    if most and len(places) > most:
+        places = sorted(random.Random(make.__name__).sample(places, most))
+    for length in places:
         await _goes_on(make, whole, whole.events[:length])
 
 
