@@ -56,21 +56,16 @@ create table dw_jobs (
     seq bigint not null default 0,             -- of the last event
     owner uuid,                                -- the queue manager that may write
     cancel boolean not null default false,
-    crashes integer not null default 0,        -- of processes that ran it alone and wrote nothing, in a row
+    crashes integer not null default 0,
     claimed_seq bigint not null default 0,     -- seq at the last claim
-    held boolean not null default false,       -- an item that its key's limit keeps out of the queue for now
-    wake_at timestamptz,                       -- of a job that waits for a human and that nobody runs: when it goes on
     cost_usd numeric,
     unique (tenant, idempotency_key),
     unique (batch, line)
 );
 create index dw_jobs_by_time on dw_jobs (tenant, created_at desc, id desc) where batch is null;
 create index dw_jobs_of_batch on dw_jobs (batch, status) include (ended_at) where batch is not null;
-create index dw_jobs_open on dw_jobs (tenant, held, status) where ended_at is null;
-create index dw_jobs_held on dw_jobs (tenant, created_at, line) where held and ended_at is null;
-create index dw_jobs_spent on dw_jobs (tenant, ended_at) include (cost_usd) where cost_usd is not null;
+create index dw_jobs_open on dw_jobs (tenant, status) where ended_at is null;
 create index dw_jobs_ended on dw_jobs (ended_at) include (status) where ended_at is not null;
-create index dw_jobs_waiting on dw_jobs (wake_at) where wake_at is not null;
 create index dw_jobs_metadata on dw_jobs using gin (metadata jsonb_path_ops);
 
 alter table dw_jobs set (fillfactor = 50);     -- each statement of its owner changes the row: in place, if there is room
