@@ -92,7 +92,7 @@ async def _applied(connection: Connection) -> dict[int, str]:
         if known[number].sum != check_sum:
             raise DatabaseError(
                 f"migration {number} ({known[number].name}) was changed after it was applied to this database: it was "
-                "made by a version of dagwright that was never released; keep that version for it, or use another database"
+                "made by a version that was never released; keep that version for it, or use another database"
             )
     return applied
 
