@@ -174,7 +174,7 @@ async def job_json(database: Database, row: Row) -> dict[str, Any]:
 
 def listed(row: Row) -> dict[str, Any]:
     """A job as it stands in lists: what its row knows, without plan, steps and answer of a running one."""
-    shown = row["summary"] if row["summary"] is not None else job_of(row, Folded(row["mode"])).to_json()
+    shown = job_of(row, Folded(row["mode"])).to_json() | (row["summary"] or {})
     return _with_row(shown, row)
 
 

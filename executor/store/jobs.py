@@ -85,12 +85,14 @@ class JobStore:
         after: str | None = None,
         statuses: Sequence[str] | None = None,
         metadata: Sequence[Mapping[str, Any]] | None = None,
+        brief: bool = False,
     ) -> tuple[list[Row], bool]:
         """A page of a tenant's jobs, newest first, batches' items left out, without their requests; and whether there
-        are more. `metadata`: one of these must be part of a job's."""
+        are more. `metadata`: one of these must be part of a job's. `brief`: without plans, steps and answers, and
+        2,000 characters of a goal."""
         wanted = None if statuses is None else list(statuses)
         parts = None if metadata is None else list(metadata)
-        rows = await self.database.rows("jobs.page", tenant, after, wanted, parts, limit + 1)
+        rows = await self.database.rows("jobs.page", tenant, after, wanted, parts, limit + 1, brief)
         return list(rows[:limit]), len(rows) > limit
 
     async def send(self, tenant: str, job_id: str, kind: str, payload: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ import pytest
 import executor.page
 from tests.support.service import Service, running
 
-from .tales import DIAMOND, plan, tale
+from .tales import DIAMOND, diamond, plan, tale
 
 ROOT = Path(executor.page.__file__).parent
 LONGEST = 300
@@ -54,6 +54,21 @@ async def test_files_are_kept_for_ever_and_the_page_is_asked_for(service: Servic
         assert other.headers["cache-control"] == "no-store"
     for path in ("index.html", "__init__.py", "../service/app.py", "js", "", "js/none.mjs"):
         assert (await service.http.get(f"/page/{version}/{path}")).status_code == 404
+
+
+async def test_a_brief_list_is_light(service: Service) -> None:
+    await tale(service, diamond(text="A long answer. " * 1_000), goal="g" * 10_000, metadata={"a": 1})
+    await tale(service, diamond(), status=None)
+    whole = (await service.http.get("/v1/jobs")).json()["data"]
+    reply = await service.http.get("/v1/jobs?brief=true")
+    brief = reply.json()["data"]
+    assert len(reply.content) < 8_000
+    for one, other in zip(brief, whole, strict=True):
+        assert one.keys() == other.keys()
+        assert (one["plan"], one["steps"], one["answer"], one["goal"]) == (None, [], None, other["goal"][:2_000])
+        parts = ("id", "status", "usage", "metadata", "created_at", "ended_at")
+        assert [one[name] for name in parts] == [other[name] for name in parts]
+    assert len(whole[1]["steps"]) == 4
 
 
 async def test_the_drawing_of_a_plan_is_part_of_the_api(service: Service) -> None:

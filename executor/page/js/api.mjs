@@ -76,7 +76,7 @@ export const session = () => json('/v1/session', { quiet: true });
 export const signIn = (key) =>
   json('/v1/session', { method: 'POST', headers: { 'x-api-key': key }, quiet: true });
 export const signOut = () => request('/v1/session', { method: 'DELETE' });
-export const list = (query, signal) => json(`/v1/jobs?${new URLSearchParams(query)}`, { signal });
+export const list = (query, signal) => json(`/v1/jobs?brief=true&${new URLSearchParams(query)}`, { signal });
 export const job = (id, signal) => json(of(id), { signal });
 export const layout = (id, round, signal) => json(`${of(id)}/plan?format=layout&round=${round}`, { signal });
 export const create = (body, key) =>

@@ -97,13 +97,15 @@ export function long(text, { length = text.length, whole: fetched, first = STEP 
   return box;
 }
 
-const whole = new Intl.NumberFormat('en');
-const clock = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit', second: '2-digit' });
-const calendar = new Intl.DateTimeFormat('en-GB', { day: 'numeric', month: 'short', year: 'numeric' });
+const MONTHS = ['Jan', 'Feb', 'Mar', 'Apr', 'May', 'Jun', 'Jul', 'Aug', 'Sep', 'Oct', 'Nov', 'Dec'];
 
-/** A whole number with separators. */
+/** A whole number with separators. (Intl would read its data first, which takes longer than all the rest of the page.) */
 export function count(number) {
-  return whole.format(number);
+  return String(number).replace(/\B(?=(\d{3})+$)/g, ',');
+}
+
+function padded(number) {
+  return String(number).padStart(2, '0');
 }
 
 /** A number of tokens, short from ten thousand on. */
@@ -126,9 +128,8 @@ export function duration(seconds) {
   if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
   if (seconds < 59.5) return `${Math.round(seconds)} s`;
   const full = Math.round(seconds);
-  const pad = (number) => String(number).padStart(2, '0');
-  if (full < 3_600) return `${Math.floor(full / 60)} m ${pad(full % 60)} s`;
-  return `${Math.floor(full / 3_600)} h ${pad(Math.floor((full % 3_600) / 60))} m`;
+  if (full < 3_600) return `${Math.floor(full / 60)} m ${padded(full % 60)} s`;
+  return `${Math.floor(full / 3_600)} h ${padded(Math.floor((full % 3_600) / 60))} m`;
 }
 
 /** Bytes. */
@@ -141,8 +142,9 @@ export function bytes(size) {
 export function moment(text, now = new Date()) {
   const at = new Date(text);
   if (Number.isNaN(at.getTime())) return '—';
-  const time = clock.format(at);
-  return at.toDateString() === now.toDateString() ? time : `${calendar.format(at)}, ${time.slice(0, 5)}`;
+  const time = `${padded(at.getHours())}:${padded(at.getMinutes())}`;
+  if (at.toDateString() === now.toDateString()) return `${time}:${padded(at.getSeconds())}`;
+  return `${at.getDate()} ${MONTHS[at.getMonth()]} ${at.getFullYear()}, ${time}`;
 }
 
 /** A status in words. */

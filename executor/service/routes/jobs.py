@@ -64,10 +64,11 @@ async def list_jobs(
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     after: Annotated[str | None, Query(pattern=r"^[A-Za-z0-9_-]{1,64}$", description="The last job seen")] = None,
     status: Annotated[list[JobStatus] | None, Query(description="Only these")] = None,
+    brief: Annotated[bool, Query(description="No plans, steps, answers; 2,000 characters of goals")] = False,
 ) -> Response:
     """Running jobs are listed without steps and answer. `metadata.KEY=VALUE` lists the jobs with this metadata."""
     rows, more = await jobs(request).page(
-        who.tenant, limit=limit, after=after, statuses=status, metadata=_metadata(request)
+        who.tenant, limit=limit, after=after, statuses=status, metadata=_metadata(request), brief=brief
     )
     last = rows[-1]["id"] if rows and more else None
     return reply({"data": [listed(row) for row in rows], "has_more": more, "next": last})

@@ -16,9 +16,10 @@ select * from dw_jobs where id = $1 and tenant = $2
 
 -- name: page
 -- Newest first, those after the job $2; filtered by status and metadata where given. One more than a page: has_more.
--- What was asked is left out: it may be large.
-select id, tenant, kind, status, goal, mode, summary, metadata, parent, batch, created_at, started_at, ended_at, seq,
-    owner, cancel, cost_usd
+-- What was asked is left out: it may be large. $6: so is what else may be.
+select id, tenant, kind, status, case when $6 then left(goal, 2000) else goal end as goal, mode,
+    case when $6 then summary - '{plan,steps,answer,fallbacks,goal}'::text[] else summary end as summary,
+    metadata, parent, batch, created_at, started_at, ended_at, seq, owner, cancel, cost_usd
 from dw_jobs
 where tenant = $1 and batch is null
   and ($2::text is null or (created_at, id) < (select created_at, id from dw_jobs where id = $2 and tenant = $1))

@@ -93,7 +93,7 @@ export class JobPage {
       return;
     }
     this.lookCost = performance.now() - began;
-    if (this.job.plan && !this.fold.round) this.fetchLayout(this.job.plan.round);
+    if (this.job.plan) this.fetchLayout(this.job.plan.round);
     if (this.job.artifacts?.length) this.artifacts.refresh();
     this.later('job');
   }
@@ -106,6 +106,7 @@ export class JobPage {
 
   heard(event) {
     this.fold.take(event);
+    if (event.channel === 'plan' && !this.layouts.size) this.fetchLayout(this.fold.round);
     this.later();
   }
 
