@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from agent.waits import Decision, PendingCall
 from executor.dag import DAGExecutor
@@ -34,6 +35,10 @@ from registry.tools import Tool, ToolRegistry
 from .departures import DepartedError
 from .script import Reply
 from .stage import Stage
+
+if TYPE_CHECKING:
+    from agent.react import ReActAgent
+    from planner.plan import PlanStep
 
 T = TypeVar("T")
 
@@ -182,22 +187,36 @@ def _inert(name: str, tool: Tool | None, stage: Stage) -> Tool:
 # Plans
 
 
-class Conducted:
+class RecordedAgents(AgentRunner):
     """Runs steps by their records, and lets each of them end when it is its turn in the log."""
 
     def __init__(self, agents: AgentRunner, stage: Stage) -> None:
-        self._agents, self._stage = agents, stage
+        super().__init__(agents.models, agents.tools, agents.hooks, agents.options, agents.clock, agents.services)
+        self._stage = stage
+        self._made: Counter[str] = Counter()
 
-    def model_of(self, step: Any) -> str | None:
-        """The name of the model that does the step."""
-        return self._agents.model_of(step)
+    def resolve_agent(
+        self,
+        step: PlanStep,
+        emit: Emit | None = None,
+        meter: Meter | None = None,
+        taint: tuple[str, ...] = (),
+        model: str | None = None,
+    ) -> ReActAgent:
+        """The step's next agent. Of calls whose effect nobody knew its record does not tell again: it is told here."""
+        self._made[step.id] += 1
+        who = caller()
+        for told in self._stage.script.uncertain.get((step.id, who.round, self._made[step.id]), ()):
+            if emit is not None:
+                emit(Event(who.job_id, 0, self.clock.time(), "call", step.id, told))
+        return super().resolve_agent(step, emit, meter, taint, model)
 
     async def run_step(self, brief: StepBrief, emit: Emit | None, meter: Meter) -> StepOutcome:
         """One attempt, which ends when the log says so."""
         step = brief.step.id
         try:
             try:
-                outcome = await self._agents.run_step(brief, emit, meter)
+                outcome = await super().run_step(brief, emit, meter)
             except Exception:
                 await self._stage.may_end(step)
                 raise
@@ -217,7 +236,7 @@ class Conductor(DAGExecutor):
 
         def make(*args: Any, **kwargs: Any) -> Conductor:
             made = cls(*args, **kwargs)
-            made.runner = Conducted(made._agents, stage)
+            made.runner = RecordedAgents(made._agents, stage)
             stage.plans = made
             return made
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from agent.past import Key
 from executor.schedule_types import ENDED, Abort
 from registry.errors import AbandonedError
 from registry.messages import Event, LLMResult
@@ -82,8 +83,8 @@ class Item:
 class Script:
     """What a log says. `items` is the order of the pipeline, `replies` holds all replies by place, `opening` is the
     payload of `job_started`, `ending` that of `done`. `plan` is the one that was given, `kept` the results that came
-    with it; `deaths` are the places at which another worker went on. Raises ValueError for a log that is not that of an
-    ended job."""
+    with it; `deaths` are the places at which another worker went on, `uncertain` the `call` events of agents that say
+    so. Raises ValueError for a log that is not that of an ended job."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         if not events or events[0].channel != "job_started" or events[-1].channel != "done":
@@ -96,6 +97,7 @@ class Script:
         self.replies: dict[Place, deque[Reply]] = defaultdict(deque)
         self.cut_off: set[tuple[int, str]] = set()
         self.deaths: list[int] = []
+        self.uncertain: dict[Key, list[Mapping[str, Any]]] = defaultdict(list)
         self.items: list[Item] = []
         self._results: dict[Place, list[LLMResult]] = defaultdict(list)
         self._status: dict[str, str] = {}
@@ -160,6 +162,8 @@ class Script:
                     self._note(event)
                 case "budget":
                     self._budget(event)
+                case "call" if told["status"] == "uncertain":
+                    self._uncertain(event)
                 case "inject":
                     if event.step_id is None and (not self.single or self._of_a_round(events, at)):
                         self._tell(event)
@@ -182,6 +186,11 @@ class Script:
                 self.items.append(Item("ready", event.seq, step_id=event.step_id))
             case "restored":
                 self._died(event.seq)
+
+    def _uncertain(self, event: Event) -> None:
+        """A call of which nobody knew whether it took effect; its agent's record does not tell it again."""
+        step = event.step_id
+        self.uncertain[step, 1 if step is None else self._round, self._attempts[step]].append(event.payload)
 
     def _tell(self, event: Event) -> None:
         if event.channel == "plan":
