@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
+from executor.handover import HandOver
+from executor.inbox import Inbox
+from executor.job_handle import start_job
+from executor.log.stored import stored_events
 from executor.replay.run import NotReplayableError, replay
 from executor.replay.script import AGENT_ROLES
 from executor.results import StepResult
+from executor.store.database import Database
+from executor.store.fold import job_json
+from executor.store.jobs import JobStore
+from executor.stored_job import run_stored_job
+from registry import OpenAIChatLLM
 from registry.messages import Event, ToolCall
 from registry.testing import ScriptedLLM
-from registry.tools import ToolRegistry
+from registry.toolbox import default_tools
+from registry.tools import ToolRegistry, tool
+from tests.fakes import ProviderFake
+from tests.fakes.brain import brain
 from tests.property.test_recovery import SCENARIOS
 from tests.support.cuts import run as again
 from tests.support.recorded_jobs import recorded
-from tests.support.stored_jobs import Brain, look_up, note, with_tools
+from tests.support.stored_jobs import Brain, look_up, new_job, note, row_of, with_tools, workshop
 
 
 async def test_a_hundred_jobs_replay_the_same_without_a_call() -> None:
@@ -72,12 +86,10 @@ def _alike(one: StepResult, other: StepResult) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
-async def run(brain: Brain, *tools: Any, **options: Any) -> tuple[tuple[Event, ...], ToolRegistry]:
+async def run(answers: Brain, *tools: Any, **options: Any) -> tuple[tuple[Event, ...], ToolRegistry]:
     """A job's log, and its tools."""
-    from executor.job_handle import start_job
-
     registry = ToolRegistry(tools)
-    handle = start_job("sum it up", ScriptedLLM(brain), tools=registry, **options)
+    handle = start_job("sum it up", ScriptedLLM(answers), tools=registry, **options)
     await handle.result()
     return handle.log.events, registry
 
@@ -263,3 +275,45 @@ async def test_jobs_whose_workers_died_replay_the_same(make: Any) -> None:
         for events in (once.events, twice.events):
             outcome = await replay(events)
             assert [one.to_json() for one in outcome.departures] == [], (cut, len(events))
+
+
+@pytest.mark.parametrize("mode", ["dag", "react"])
+async def test_a_job_on_a_real_provider_replays_without_it(mode: Any) -> None:
+    async with ProviderFake(brain) as fake:
+        llm = OpenAIChatLLM("fake-model", base_url=fake.openai_url, api_key="none")
+        handle = start_job("Work out 6 times 7.", llm, tools=default_tools(None, ()), mode=mode)
+        job = await handle.result()
+        await llm.aclose()
+        asked = len(fake.requests)
+        assert (job.status, asked > 2) == ("completed", True)
+        outcome = await replay(handle.log.events)
+        assert ([one.to_json() for one in outcome.departures], len(fake.requests)) == ([], asked)
+
+
+async def test_a_job_that_was_parked_replays_the_same(database_url: str) -> None:
+    """It waits for a human without a worker; another worker goes on with it when there is a word."""
+
+    @tool(requires_approval=True)
+    def send(to: str) -> str:
+        """Sends something."""
+        return f"sent to {to}"
+
+    def sends(request: Any) -> Any:
+        done = any(message.role == "tool" for message in request.messages)
+        return "step result" if done else [ToolCall("c", "send", {"to": "all"})]
+
+    async with Database.open(database_url) as database, Inbox.open(database) as inbox:
+        job = await new_job(database)
+        work = workshop(Brain(sends), [send], inbox)
+        async with asyncio.timeout(60):
+            while (await row_of(database, job))["ended_at"] is None:
+                async with asyncio.TaskGroup() as group:
+                    going = group.create_task(run_stored_job(database, uuid4(), job, work, handover=HandOver()))
+                    await asyncio.wait({going})
+                for told in (await job_json(database, await row_of(database, job))).get("approvals", ()):
+                    letter = {"call_id": told["call_id"], "approve": told["step_id"] != "c", "reason": "so it is"}
+                    await JobStore(database).send("", job, "decide", letter)
+        events = [event async for event in stored_events(database, job)]
+    assert any(event.channel == "note" and event.payload["kind"] == "restored" for event in events)
+    outcome = await replay(events, [send])
+    assert [one.to_json() for one in outcome.departures] == []
