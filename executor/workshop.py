@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import structlog
 
 from planner.parse import parse_plan
 from planner.plan import Plan
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from .job import JobRunner
     from .settings_model import Settings
     from .waits import Approve
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +62,12 @@ class Workshop:
         past: JobPast | None = None,
     ) -> JobState:
         """The job of a row of `dw_jobs`; with a `past` it goes on. Raises DagwrightError where it asks for what is not
-        there, or worked with what is no longer there."""
+        there, or worked with a model that is no longer there."""
         asked = row["request"]
         settings = settings_of_job(self.settings, asked.get("options") or {})
         options = self.options_of(settings)
         models = self.models.subset(asked["models"]) if asked.get("models") else self.models
-        tools = self.tools if asked.get("tools") is None else self.tools.subset(asked["tools"])
+        tools = self._tools(asked.get("tools"), past)
         budget = asked["budget"] if asked.get("budget") is not None else settings.budget
         kept = _kept(asked.get("kept") or ())
         plan = None
@@ -71,8 +75,8 @@ class Workshop:
             plan = Plan.from_json(asked["plan"])
         elif asked.get("plan") is not None:
             plan = self._plan(asked["plan"], row["goal"], models, tools, options)
-        if past is not None:
-            _check_there(past, models, tools)
+        for name in () if past is None else past.models:
+            models.get(name)  # its steps' agents belong to these
         request = JobRequest(
             row["goal"],
             plan,
@@ -102,6 +106,16 @@ class Workshop:
             past=past,
         )
 
+    def _tools(self, asked: Sequence[str] | None, past: JobPast | None) -> ToolRegistry:
+        """The tools that were asked for. A job that goes on does without those that are no longer there, a server's
+        that is out for instance: its models are told so when they call one."""
+        if past is not None:
+            begun = past.tools if asked is None else asked
+            if missing := [name for name in begun if name not in self.tools]:
+                log.warning("tools_missing", tools=missing)
+            return self.tools if asked is None else self.tools.subset(name for name in asked if name in self.tools)
+        return self.tools if asked is None else self.tools.subset(asked)
+
     def _plan(self, plan: Any, goal: str, models: ModelRegistry, tools: ToolRegistry, options: JobOptions) -> Plan:
         hints = tuple(models.hints())
         return parse_plan(plan, tools=tools.names(), models=hints, max_steps=options.max_steps, goal=goal)
@@ -112,11 +126,3 @@ def _kept(results: Any) -> dict[str, StepResult]:
     if isinstance(results, Mapping):
         results = [{**result, "id": name} for name, result in results.items()]
     return {result["id"]: StepResult.from_json(result) for result in results}
-
-
-def _check_there(past: JobPast, models: ModelRegistry, tools: ToolRegistry) -> None:
-    """A job goes on with what it began with: its conversations name these tools, and belong to these models."""
-    for name in past.models:
-        models.get(name)
-    for name in past.tools:
-        tools.get(name)

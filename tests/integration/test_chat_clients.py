@@ -114,7 +114,7 @@ async def test_a_streamed_completion_tells_its_progress(database_url: str, provi
         assert "    s4: Put both halves together. (after s2, s3)" in lines
         assert "s1: calculate {'expression': '6*7'}" in lines
         assert [line for line in lines if line.startswith("s1 completed on ")]
-        assert lines[-1] in ("analyzing", "synthesizing")  # the latter, unless the answer was there before it was stored
+        assert lines[-1] in ("analyzing", "synthesizing")  # the latter, unless the answer was stored
 
 
 async def test_without_being_asked_a_stream_has_no_usage(database_url: str, provider_fake: ProviderFake) -> None:

@@ -15,6 +15,8 @@ import pytest
 from executor.inbox import Inbox
 from executor.store.database import Database
 from executor.store.jobs import JobStore
+from registry.models import as_registry
+from registry.testing import ScriptedLLM
 from tests.support.dying_worker import ANSWER, never, workshop
 from tests.support.sse import Answer, Sent
 from tests.support.stored_jobs import events_of, new_job, ran, told
@@ -109,14 +111,37 @@ async def test_killed_while_something_takes_effect(
     assert len(effects.read_text().splitlines()) == 2  # look, and write once
 
 
-async def test_one_that_is_no_longer_there(database: Database, database_url: str, tmp_path: Path) -> None:
-    """A job whose tool has gone can't go on: its account says what was done."""
+async def test_a_model_that_is_no_longer_there(database: Database, database_url: str, tmp_path: Path) -> None:
+    """A job whose model has gone can't go on: its account says what was done."""
     job, effects = await new_job(database, mode="dag"), tmp_path / "effects"
     await die(database_url, job, "step 0", 2, effects)
-    work = workshop(never, [], effects)
-    row = await ran(database, replace(work, tools=work.tools.subset(["look"])), job)
+    other = ScriptedLLM([], model_id="other")
+    row = await ran(database, replace(workshop(never, [], effects), models=as_registry(other)), job)
     summary = row["summary"]
     assert (row["status"], summary["error_code"]) == ("failed", "interrupted")
-    assert "no tool 'write'" in summary["error"]
+    assert "no model 'scripted'" in summary["error"]
     assert "Completed until then: a." in summary["error"]
     assert summary["answer"] == "found"
+
+
+async def test_a_tool_that_is_no_longer_there(database: Database, database_url: str, tmp_path: Path) -> None:
+    """A job whose tool has gone goes on without it: the model is told so, and what was begun with it is uncertain."""
+    effects = tmp_path / "effects"
+    later = await new_job(database, mode="dag", plan={"steps": [{"id": "a", "task": "find x"}]})
+    await die(database_url, later, "step 1", 1, effects)
+    begun = await new_job(database, mode="dag", plan={"steps": [{"id": "a", "task": "find x"}]})
+    await die(database_url, begun, "write", 1, effects)
+    work = workshop(never, [], effects)
+    work = replace(work, tools=work.tools.subset(["look"]))
+    row = await ran(database, work, later)
+    assert row["summary"]["steps"][0]["status"] == "completed"
+    rejected = [call for call in told(await events_of(database, later), "call") if call["status"] == "rejected"]
+    assert [call["tool_name"] for call in rejected] == ["write"]
+    going = asyncio.create_task(ran(database, work, begun))
+    async with asyncio.timeout(60):
+        while not (asked := told(await events_of(database, begun), "approval")):
+            await asyncio.sleep(0.1)
+    assert (asked[0]["status"], asked[0]["tool_name"]) == ("uncertain", "write")
+    going.cancel()
+    await asyncio.wait([going])
+    assert len([line for line in effects.read_text().splitlines() if line.startswith("write")]) == 1
