@@ -38,13 +38,15 @@ PATIENCE = 90.0
 @dataclass(frozen=True)
 class Blow:
     """A part that was struck: what kind, when (seconds since the epoch), how many requests were under way; and the
-    jobs that were running, each with its last seq. `recovered`: when all of these had gone on or ended."""
+    jobs that were running, each with its last seq. `recovered`: seconds until all of these had gone on or ended,
+    `last`: those of them that were the last."""
 
     kind: str
     at: float
     open: int
     running: dict[str, int]
     recovered: list[float] = field(default_factory=list)
+    last: list[str] = field(default_factory=list)
 
 
 class Part:
@@ -318,8 +320,10 @@ class World:
         while blow.running:
             rows = await self.sql("select id, seq, owner is null as free from dw_jobs where id = any ($1::text[])",
                                   list(blow.running))  # fmt: skip
-            if all(row["free"] or row["seq"] > blow.running[row["id"]] for row in rows):
+            left = [row["id"] for row in rows if not (row["free"] or row["seq"] > blow.running[row["id"]])]
+            if not left:
                 break
+            blow.last[:] = left
             await asyncio.sleep(0.25)
         blow.recovered.append(time.time() - blow.at)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from tests.support.chaos import World
+from tests.support.chaos import Blow, World
 from tests.support.chaos_process import counted_names
 from tests.support.chaos_work import MORE, WORDS, Answered, Work
 
@@ -310,7 +310,6 @@ def figures(world: World, histories: Sequence[History]) -> dict[str, Any]:
     """The run in numbers."""
     recorded = {number for history in histories for number, _ in recorded_replies(history)}
     lost = [answered for answered in world.model.book if answered.number not in recorded]
-    recovered = sorted(seconds for blow in world.blows for seconds in blow.recovered)
     return {
         "kills": dict(Counter(blow.kind for blow in world.blows)),
         "running at a kill": [len(blow.running) for blow in world.blows],
@@ -328,7 +327,15 @@ def figures(world: World, histories: Sequence[History]) -> dict[str, Any]:
         ),
         "streams resumed": sum(reader.breaks for reader in world.readers.values()),
         "processes ended by 75": world.logged('"ownership_lost"'),
-        "seconds to recover": {
-            "median": round(recovered[len(recovered) // 2], 1), "worst": round(recovered[-1], 1),
-        } if recovered else {},
-    }  # fmt: skip
+        "seconds to recover": recovery(world.blows),
+    }
+
+
+def recovery(blows: Sequence[Blow]) -> dict[str, Any]:
+    """Seconds until all jobs that were running had gone on; and the jobs that took longest."""
+    known = sorted((blow for blow in blows if blow.recovered), key=lambda blow: blow.recovered)
+    if not known:
+        return {}
+    middle, worst = known[len(known) // 2], known[-1]
+    figures = {"median": round(middle.recovered[0], 1), "worst": round(worst.recovered[0], 1)}
+    return {**figures, "worst after": worst.kind, "last of the worst": worst.last}
