@@ -196,6 +196,25 @@ class PlanOut(Out):
     kept: list[str]
 
 
+class PlaceOut(Out):
+    """Where a step is drawn, in units of one step's room: `x` is its layer, `y` the place along it."""
+
+    id: str
+    x: int
+    y: float
+    layer: int
+
+
+class DrawingOut(Out):
+    """A drawing of a plan; each edge has its `points`, from one step over bends to the other."""
+
+    round: int
+    nodes: list[PlaceOut]
+    edges: list[dict[str, Any]]
+    width: int
+    height: float
+
+
 class JobOut(Out):
     """A job as it stands."""
 

@@ -290,3 +290,14 @@ async def test_a_step_that_waits_and_a_batch_s_item_look_right(database_url: str
         await expect(page.locator(".links")).to_contain_text(batch)
         await expect(page.locator('.dag .step[data-id="a"]')).to_have_attribute("data-status", "waiting")
         await expect(page.locator('.dag .step[data-id="a"] .sign')).to_have_attribute("data-kind", "waiting")
+
+
+async def test_a_job_that_is_not_there_is_told(database_url: str, watched: Watched) -> None:
+    page = watched.page
+    watched.expected.append("404 (Not Found)")
+    async with serving(database_url, watched) as service:
+        await open_page(page, service.url, "#/jobs/job_of_nobody")
+        await expect(page.locator("#main").get_by_role("alert")).to_have_text("There is no such job.")
+        await expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+        await page.get_by_role("link", name="New job").click()
+        await expect(page.get_by_label("Goal", exact=True)).to_be_visible()

@@ -166,9 +166,11 @@ export class Fold {
 
   inject(data) {
     const content = excerpt(data.content, data.seq, 'content');
-    if (data.step_id !== undefined) this.change(data, (trail) => trail.add('said', data.seq, data.ts, { content }));
-    else if (this.agent.rows.length) this.change(data, (trail) => trail.add('said', data.seq, data.ts, { content }));
-    this.tell('said', data, { content, stepId: data.step_id });
+    const alone = data.step_id === undefined && this.agent.rows.length > 0;
+    if (alone || data.step_id !== undefined) {
+      this.change(data, (trail) => trail.add('said', data.seq, data.ts, { content }));
+    }
+    if (!alone) this.tell('said', data, { content });
   }
 
   approval(data) {

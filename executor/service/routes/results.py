@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from executor.service.layout import MOST_ROUNDS, drawing
 from executor.service.problems import ProblemError, not_found
-from executor.service.schemas import ArtifactsOut, PlanOut
+from executor.service.schemas import ArtifactsOut, DrawingOut, PlanOut
 from executor.service.state import database, reply
 from executor.service.talk import OwnJob
 from executor.store.database import cleaned
@@ -29,7 +29,7 @@ DRAWN = {"mermaid": "text/vnd.mermaid", "dot": "text/vnd.graphviz"}
 LONGEST_NAME = 500
 """Characters; no artifact has a longer name."""
 PLAN: dict[int | str, dict[str, Any]] = {
-    200: {"model": PlanOut, "content": {kind: {"schema": {"type": "string"}} for kind in DRAWN.values()}}
+    200: {"model": PlanOut | DrawingOut, "content": {kind: {"schema": {"type": "string"}} for kind in DRAWN.values()}}
 }
 FILE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}, "description": "The artifact"}

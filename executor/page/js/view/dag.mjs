@@ -43,9 +43,20 @@ export class Dag {
 
   /** Draws a layout; the steps are those of the fold. */
   show(layout, steps) {
+    const first = !this.layout;
     this.layout = layout;
     this.steps = steps;
     this.draw();
+    if (first) this.reveal([...steps.values()].find((step) => step.status === 'running' || step.status === 'waiting'));
+  }
+
+  /** Shows that part of a large plan, once, in which work is being done. */
+  reveal(step) {
+    const place = step && this.places.get(step.id);
+    if (!place) return;
+    const [left, top] = this.at(place.x, place.y);
+    this.box.scrollLeft = left + (this.size.width - this.box.clientWidth) / 2;
+    this.box.scrollTop = top + (this.size.height - this.box.clientHeight) / 2;
   }
 
   draw() {

@@ -19,7 +19,6 @@ import { Talk } from './talk.mjs';
 const LOOK = 2_000;
 const CONNECTION = {
   cut: 'The connection is cut off; it is tried again by itself. What you see may be old.',
-  gone: 'There is no such job.',
 };
 
 export class JobPage {
@@ -39,6 +38,7 @@ export class JobPage {
   }
 
   build(node) {
+    this.node = node;
     const hrefOf = (step) => this.around.hrefOf(this.id, step);
     const part = (name, title, ...children) => (this[`${name}Box`] = h('section', { class: name, hidden: true }, title ? h('h2', {}, title) : null, ...children));
     const place = (name) => (this[name] = h('div'));
@@ -111,6 +111,11 @@ export class JobPage {
   }
 
   told(state) {
+    if (state === 'gone') {
+      fill(this.node, h('p', { class: 'card', role: 'alert' }, 'There is no such job.'));
+      this.close();
+      return;
+    }
     say(this.connection, CONNECTION[state] ?? '');
     show(this.connection, CONNECTION[state]);
     if (state === 'cut') this.around.announce('The connection is cut off.');
@@ -169,10 +174,11 @@ export class JobPage {
     this.talk.update(status);
     this.tellNews(status);
     if ([...['steps', 'approvals', 'plan', 'done'].filter((one) => changed.has(one))].length) this.lookLater();
+    const title = `${words(status)}: ${line(this.job?.goal ?? this.id, 60)}`;
+    if (document.title !== title) document.title = title;
     if (this.shownStatus !== status) {
+      if (this.shownStatus) this.around.changed();
       this.shownStatus = status;
-      document.title = `${words(status)}: ${line(this.job?.goal ?? this.id, 60)}`;
-      if (isEnded(status) || status === 'needs_decision') this.around.changed();
     }
   }
 
