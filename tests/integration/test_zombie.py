@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from itertools import islice
 from pathlib import Path
 
@@ -45,6 +46,7 @@ async def test_a_worker_that_is_paused_and_comes_back_does_no_harm(tmp_path: Pat
             before = {line["key"] for line in here.effects() if line["pid"] == zombie}
         finally:
             os.kill(zombie, signal.SIGCONT)
+            here.returns.append(time.time())
         await until(lambda: '"code": 75' in here.server.text(), here.server.text)
         await until(lambda: here.server.text().count('"worker_ready"') == 2, "it was not started again")
         await rested(here)

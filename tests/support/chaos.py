@@ -140,6 +140,8 @@ class World:
         self.works: list[Work] = []
         self.readers: dict[str, Reader] = {}
         self.blows: list[Blow] = []
+        self.returns: list[float] = []
+        """When somebody came back who had been away: what it had begun before may arrive only now."""
         self.deciding, self.sparing = True, True
         """Whether calls that wait are decided; and whether every second one of unknown outcome is left for later."""
         self.undecided: dict[tuple[str, str], str] = {}

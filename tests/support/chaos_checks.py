@@ -12,13 +12,15 @@ from typing import Any
 
 from tests.support.chaos import Blow, World
 from tests.support.chaos_process import counted_names
-from tests.support.chaos_work import MORE, WORDS, Answered, Work
+from tests.support.chaos_work import MORE, UNCERTAIN, WORDS, Answered, Work
 
-UNCERTAIN = "uncertain_effect"
 ONCE = ("record", "send")
 """Tools whose calls must take effect once, whatever happens."""
 STRAY = 10.0
 """Seconds that an answer may take to get into a log, on a busy machine."""
+
+LATE = 2.0
+"""Seconds within which one that was away notices that others have taken over."""
 
 
 @dataclass(frozen=True)
@@ -258,6 +260,8 @@ def replies_once(world: World, histories: Sequence[History]) -> Iterator[str]:
         if answered.number in known:
             continue
         yield from _lost_for_a_reason(world, answered)
+        if any(0 <= answered.asked - moment < LATE for moment in world.returns):
+            continue
         before = [number for number, moment in known.items() if moment < answered.asked]
         if before and all(moment < answered.asked for moment in known.values()) and not _unheard(world, answered):
             yield f"reply {before[-1]} was recorded and asked for again as {answered.number}: {answered.place}"

@@ -20,6 +20,7 @@ from tests.fakes.brain import filled
 WORDS = 60
 """Of an answer: its streaming takes a while."""
 MORE = "Please do the extra part, too."
+UNCERTAIN = "uncertain_effect"
 
 MIXES = (("record",), ("put",), ("look",), ("checked",), ("record", "put"), ("look", "put"))
 """Tools that are called at the same time."""
@@ -73,6 +74,11 @@ class Work:
         return [
             {"id": task.id, "task": self.task_text(task.id), "dependencies": list(task.dependencies)} for task in tasks
         ]
+
+    def rest(self, *, extra: bool = False) -> list[dict[str, Any]]:
+        """What can be done where a step has failed of which nobody knows what it did: nothing of it again."""
+        id = self.extra.id if extra and self.extra is not None else "v"
+        return [{"id": id, "task": self.task_text(id), "dependencies": []}]
 
     @property
     def answer(self) -> str:
@@ -155,7 +161,7 @@ class Model:
 
     def _turns(self, work: Work, task: str, heard: bool) -> list[tuple[Call, ...]]:
         if task != "all":
-            found = work.tasks.get(task) or work.extra
+            found = work.extra if work.extra is not None and task == work.extra.id else work.tasks.get(task)
             return list(found.turns) if found is not None else []
         extra = work.extra.turns if heard and work.extra is not None else ()
         return [*(turn for one in work.tasks.values() for turn in one.turns), *extra]
@@ -166,7 +172,10 @@ class Model:
             value.pop("keep", None)  # what is finished and unchanged is kept
             own = ("id", "task", "dependencies")
             rest = {name: given for name, given in value["steps"][0].items() if name not in own}
-            value["steps"] = [{**rest, **step} for step in work.plan(extra=heard)]
+            known = not any(UNCERTAIN in message.text for message in view.messages)
+            value["steps"] = [
+                {**rest, **step} for step in (work.plan(extra=heard) if known else work.rest(extra=heard))
+            ]
         return value
 
 
