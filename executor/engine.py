@@ -19,7 +19,7 @@ from uuid import UUID, uuid4
 import structlog
 
 from .handover import HandOver, Outcome
-from .store.database import BusyError, database_errors
+from .store.database import outages
 from .store.statements import statement
 
 if TYPE_CHECKING:
@@ -185,7 +185,6 @@ class Engine:
         return entry
 
     async def _serve(self, queue: Any, slots: int) -> None:
-        errors = _outages()
         while not self.handover.begun:
             try:
                 await queue.run(
@@ -195,7 +194,7 @@ class Engine:
                     heartbeat_timeout=timedelta(seconds=self._heartbeat),
                     log_aggregation_interval=timedelta(0),
                 )
-            except errors as error:
+            except outages() as error:
                 log.warning("queue_failed", error=str(error) or type(error).__name__)
                 await asyncio.sleep(1)
 
@@ -217,7 +216,6 @@ class Engine:
                 asyncio.get_running_loop().call_later(max(0.0, row["seconds"]), self._look.set)
 
     async def _reconciling(self) -> None:
-        errors = _outages()
         while True:
             pause = RECONCILE
             try:
@@ -227,7 +225,7 @@ class Engine:
                 if due is not None and due["seconds"] is not None:
                     pause = min(pause, max(OFTEN, due["seconds"]))
                 await prune(self._database)
-            except errors as error:
+            except outages() as error:
                 log.warning("reconciliation_failed", error=str(error) or type(error).__name__)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
@@ -235,16 +233,11 @@ class Engine:
             self._look.clear()
 
     async def _beating(self) -> None:
-        errors = _outages()
         while True:
             await asyncio.sleep(self._heartbeat / BEATS)
             if self._running:
                 try:
                     async with self._database.connection(first=True) as connection:
                         await connection.execute(statement("queue.beat"), self.owner)
-                except errors as error:
+                except outages() as error:
                     log.warning("heartbeat_failed", error=str(error) or type(error).__name__)
-
-
-def _outages() -> tuple[type[Exception], ...]:
-    return (BusyError, *database_errors())

@@ -16,7 +16,7 @@ from pgqueuer.qm import QueueManager
 from pgqueuer.queries import Queries
 from pgqueuer.types import Channel, QueueManagerId
 
-from .store.database import BusyError, Database, database_errors
+from .store.database import Database, outages
 
 T = TypeVar("T")
 
@@ -108,10 +108,9 @@ def manager(
 
 
 async def _tried(asked: Awaitable[T], nothing: T) -> T:
-    errors: tuple[type[Exception], ...] = (BusyError, *database_errors())
     try:
         return await asked
-    except errors as error:
+    except outages() as error:
         log.warning("queue_out_of_reach", error=str(error) or type(error).__name__)
         await asyncio.sleep(OUTAGE)
         return nothing

@@ -10,7 +10,7 @@ from uuid import UUID
 import structlog
 
 from .log.stored import OwnershipLostError
-from .store.database import RETRY, BusyError, Connection, Database, database_errors
+from .store.database import RETRY, BusyError, Connection, Database, outages
 from .store.statements import statement
 
 Outcome = Literal["ended", "parked", "handed_over", "broke"]
@@ -57,7 +57,7 @@ async def let_go(
     there then, or is put when the job is nobody's.
     """
     wait, unsure = RETRY[0], False
-    errors: tuple[type[Exception], ...] = (BusyError, *database_errors())
+    errors = outages()
     while True:
         try:
             async with database.transaction() as connection:

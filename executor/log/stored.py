@@ -9,7 +9,7 @@ from uuid import UUID
 
 import structlog
 
-from executor.store.database import RETRY, BusyError, Database, database_errors
+from executor.store.database import RETRY, BusyError, Database, outages
 from registry.clock import SYSTEM_CLOCK, Clock
 from registry.errors import DagwrightError
 from registry.messages import Event
@@ -171,7 +171,7 @@ class StoredLog(JobLog):
     async def _append(self, events: list[Event], ending: Ending | None) -> Any:
         """The statement, tried until the database answers. One whose answer was lost is looked up, not repeated."""
         wait, unsure = RETRY[0], False
-        errors: tuple[type[Exception], ...] = (BusyError, *database_errors())
+        errors = outages()
         while True:
             try:
                 if unsure and await self._is_written(events, ending):

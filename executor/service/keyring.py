@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import structlog
 
-from executor.store.database import BusyError, database_errors
+from executor.store.database import BusyError, outages
 from executor.store.keys import Asker, KeyStore, Proof
 from registry.clock import SYSTEM_CLOCK, Clock
 
@@ -77,10 +77,9 @@ class Keyring:
             if failures != self._failures:
                 raise BusyError
             wanted = [proof, *(other for other in self._wanted if other != proof)][:AT_ONCE]
-            errors: tuple[type[Exception], ...] = (BusyError, *database_errors())
             try:
                 return (await self._look_up(wanted))[proof]
-            except errors:
+            except outages():
                 self._failures += 1
                 raise
 
@@ -133,7 +132,6 @@ class Watch:
                 task.cancel()
 
     async def _watch(self) -> None:
-        errors: tuple[type[Exception], ...] = (BusyError, *database_errors())
         while True:
             try:
                 async with asyncio.timeout(KEPT):
@@ -143,7 +141,7 @@ class Watch:
             self._news.clear()
             try:
                 await self._look()
-            except errors as error:  # nobody is let in meanwhile, either
+            except outages() as error:  # nobody is let in meanwhile, either
                 log.warning("keys_not_read", error=str(error) or type(error).__name__)
 
     async def _look(self) -> None:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import structlog
 
 from executor.store.batches import BatchStore
-from executor.store.database import BusyError, Database, database_errors
+from executor.store.database import Database, outages
 
 from .webhooks import Secrets, WebhookSender
 
@@ -50,12 +50,11 @@ class Upkeep:
                     task.cancel()
 
     async def _look_after(self, batches: BatchStore) -> None:
-        errors: tuple[type[Exception], ...] = (BusyError, *database_errors())
         while True:
             try:
                 await batches.look_after()
                 await self._until_due(batches)
-            except errors as error:
+            except outages() as error:
                 log.warning("batches_not_looked_after", error=str(error) or type(error).__name__)
                 await asyncio.sleep(AGAIN)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from executor.store.database import BusyError, Database, database_errors
+from executor.store.database import Database, outages
 from registry.errors import ConfigError, UsageError
 from registry.redaction import know_secret, redact
 from registry.text import clean
@@ -103,10 +103,9 @@ class WebhookSender:
     async def _due(self, most: int) -> list[Any]:
         if most <= 0:
             return []
-        errors: tuple[type[Exception], ...] = (BusyError, *database_errors())
         try:
             return await self._database.rows("webhooks.take", most, LEASE)
-        except errors as error:
+        except outages() as error:
             log.warning("webhooks_not_read", error=str(error) or type(error).__name__)
             return []
 

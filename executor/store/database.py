@@ -129,7 +129,7 @@ class Database:
         import asyncpg
 
         wait = RETRY[0]
-        errors: tuple[type[Exception], ...] = (BusyError, *database_errors())
+        errors = outages()
         while True:
             try:
                 return await self.rows(name, *args)
@@ -208,6 +208,11 @@ def database_errors() -> tuple[type[Exception], ...]:
     import asyncpg
 
     return (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+
+
+def outages() -> tuple[type[Exception], ...]:
+    """The same, and that no connection came free: what whoever can wait tries again after."""
+    return (BusyError, *database_errors())
 
 
 async def _nothing(connection: Any) -> None:

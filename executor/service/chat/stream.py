@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from executor.json_lines import one_line
 from executor.service.problems import ProblemError
-from executor.store.database import BusyError, database_errors
+from executor.store.database import outages
 from executor.store.fold import end_cancelled
 from registry.messages import Event
 
@@ -69,14 +69,13 @@ class JobFollower:
 
     async def cancel(self) -> None:
         """Nobody waits for the job any more."""
-        outages: tuple[type[Exception], ...] = (BusyError, *database_errors())
         for wait in (*TRIES, None):
             try:
                 row = await self.jobs.cancel(self.tenant, self.job_id)
                 if row is not None and row["owner"] is None:
                     await end_cancelled(self.jobs.database, self.job_id)
                 return
-            except outages:
+            except outages():
                 if wait is None:
                     raise
             await asyncio.sleep(wait)
