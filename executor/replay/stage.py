@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -45,6 +45,7 @@ class Stage:
         self.expire_job: Any = None
         self._at, self._news, self._acted = 0, 0, -1
         self._said: deque[Item] = deque()
+        self._in_turn = Counter(item.reply.place for item in script.items if item.reply is not None)
         self._asked: dict[Place, asyncio.Future[bool]] = {}
         self._held: dict[tuple[str, bool], asyncio.Future[None]] = {}
         self._aborted = False
@@ -140,7 +141,7 @@ class Stage:
 
     def _is_next(self, place: Place) -> bool:
         """Whether replies at this place have their turn in the script."""
-        return any(item.reply is not None and item.reply.place == place for item in self.script.items[self._at :])
+        return self._in_turn[place] > 0
 
     async def _none(self, who: Caller, model: str) -> Reply:
         head = self._head()
@@ -212,6 +213,7 @@ class Stage:
             if asked is not None and not asked.done():
                 self._speak()
                 self._at += 1
+                self._in_turn[head.reply.place] -= 1
                 self._head()
                 self._speak()  # said while the reply was on its way
                 asked.set_result(True)

@@ -127,6 +127,8 @@ def fold(row: Fields, events: Iterable[Fields]) -> Folded:
     folded = Folded(row["mode"] if given is None else "dag")
     if given is not None:
         folded.take("plan", None, given)
+    for result in row["request"].get("kept") or ():  # of the job that it was made from
+        folded.steps[result["id"]] = StepResult.from_json(result)
     for event in events:
         folded.take(event["channel"], event["step_id"], event["payload"])
     return folded

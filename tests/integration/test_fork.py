@@ -107,9 +107,13 @@ async def test_the_forks_stream_shows_the_whole_plan_with_kept_steps(service: Se
     assert [(step["id"], step["status"]) for step in live["steps"]] == [(name, "completed") for name in "abcd"]
 
 
-async def test_before_it_runs_a_fork_shows_its_kept_steps_plan(service: Service) -> None:
+async def test_before_it_runs_a_fork_shows_its_kept_steps(service: Service) -> None:
     shown = await forked(service, await parent_of(service.database), step="b", descendants=False)
     assert shown["plan"]["kept"] == ["a", "c", "d"]
+    assert {step["id"]: (step["status"], step["output"]) for step in shown["steps"]} == {
+        "a": ("completed", "first a"), "b": ("pending", ""),
+        "c": ("completed", "first c"), "d": ("completed", "first d"),
+    }  # fmt: skip
     brain = Counting("second")
     row = await ran(service.database, workshop(brain), shown["id"])
     assert brain.asked == ["b"]
