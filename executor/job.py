@@ -86,9 +86,13 @@ class JobRunner:
 
     def cancel_step(self, step_id: str) -> None:
         """Cancels one step of the running plan. Raises UsageError when no plan runs."""
-        if self.state.executor is None:
+        state = self.state
+        if state.executor is not None:
+            state.executor.cancel_step(step_id)
+        elif state.cancels is not None:
+            state.cancels.add(step_id)
+        else:
             raise UsageError("no plan is running: there is no step to cancel")
-        self.state.executor.cancel_step(step_id)
 
     # The pipeline
 
@@ -125,6 +129,8 @@ class JobRunner:
             return self._ended(ending)
 
     async def _within_budget(self) -> Ending:
+        if self.state.past is not None:
+            await self.state.barrier()  # what was said while nobody ran the job is known before any of it goes on
         try:
             return await self.state.time.work(self._worked)
         except BudgetExceededError as error:

@@ -58,8 +58,9 @@ class Ending:
 class JobState:
     """One job. `executor` and `agent` are those that run at the moment; `stopping`: nothing new begins; `ended`: how
     it ended, None before; `effects`: of calls that a dead worker had begun; `barrier` returns when the log is kept for
-    good, and is the log's own where none is given. With a `past` it is a job that goes on. Raises UsageError where a
-    model's fallback is not registered."""
+    good, and is the log's own where none is given. With a `past` it is a job that goes on; `cancels` are steps that its
+    running plan is to cancel, until that plan goes on, None afterwards. Raises UsageError where a model's fallback is
+    not registered."""
 
     def __init__(
         self,
@@ -111,6 +112,7 @@ class JobState:
         self.steps: Mapping[str, StepResult] = request.kept
         self.rounds, self.iterations = 0, 0
         self.stopping = False
+        self.cancels: set[str] | None = None
         self.domain: str | None = request.domain
         self.fallbacks: list[Fallback] = []
         self.new_executor: Callable[..., DAGExecutor] = DAGExecutor
@@ -143,6 +145,7 @@ class JobState:
         for text in said.waiting:
             self.inbox.put(text)
         self.stopping = said.stopping
+        self.cancels = set(said.cancels) if past.position.stage == "execute" else None
         if self.stopping and self.mode == "react":
             self.waits.reject_all("the job was stopped")
         if past.answer_state == "done" and not past.voided:

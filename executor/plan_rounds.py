@@ -241,6 +241,7 @@ async def _execute(job: JobState, going: JobPast | None) -> PlanResult:
     kept = {name: job.steps[name] for name in job.plan.kept if name in job.steps}
     ended = {} if going is None else _ended_in(job.plan, going)
     executor = job.executor = _executor(job)
+    cancelled, job.cancels = job.cancels or (), None
     if going is not None and (job.stopping or job.spoken_to()):
         executor.stop(STOPPED if job.stopping else CHANGED)
     try:
@@ -248,7 +249,7 @@ async def _execute(job: JobState, going: JobPast | None) -> PlanResult:
             replace(job.plan, goal=job.goal),
             kept=kept | ended,
             begun=None if going is None else going.begun,
-            cancelled=() if going is None else going.said.cancels,
+            cancelled=cancelled,
         )
     finally:
         job.executor = None

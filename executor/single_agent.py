@@ -84,6 +84,7 @@ def _new_agent(job: JobState, llm: LLM, on_event: Callable[[Event], None]) -> Re
         **{**job.options.run.agent, "system_prompt": job.rules()},
     )
     if job.stopping:
+        job.waits.reject_all("the job was stopped")
         job.agent.finish()
     return job.agent
 
