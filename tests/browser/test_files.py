@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -80,6 +81,13 @@ async def test_the_drawing_of_a_plan_is_part_of_the_api(service: Service) -> Non
     assert (await service.http.get(f"{of}&round=0")).status_code == 422
     none = await tale(service, status=None)
     assert (await service.http.get(f"/v1/jobs/{none.id}/plan?format=layout")).json()["code"] == "no_plan"
+
+
+def test_all_of_them_are_installed() -> None:
+    """A wheel holds what these patterns name, and nothing else."""
+    packaged = tomllib.loads((ROOT.parents[1] / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    kept = {path for pattern in (*packaged["*"], *packaged["executor.page"]) for path in ROOT.glob(pattern)}
+    assert {path for path in ROOT.rglob("*") if path.suffix in (".mjs", ".css", ".svg", ".html")} <= kept
 
 
 def test_the_scripts_are_small_and_have_no_way_from_a_text_to_markup() -> None:

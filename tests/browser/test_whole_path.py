@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from playwright.async_api import expect
@@ -10,6 +11,7 @@ from playwright.async_api import expect
 from executor.store.keys import KeyStore, Limits
 from tests.fakes import ProviderFake, View, brain
 from tests.fakes.brain import SYNTHESIS
+from tests.support.processes import running, worker_env
 
 from .chromium import Watched
 from .works import Gate, at_work, open_page
@@ -109,3 +111,19 @@ async def test_the_answer_streams(database_url: str, provider_fake: ProviderFake
         await expect(page.locator("section.answer")).to_have_attribute("aria-busy", "false")
         await expect(answer.locator("p")).to_have_count(60)
         await expect(answer.locator("strong")).to_have_count(60)
+
+
+async def test_the_command_serves_it(
+    database_url: str, provider_fake: ProviderFake, watched: Watched, tmp_path: Path
+) -> None:
+    """Server, worker and the pieces between them as processes of their own."""
+    page = watched.page
+    async with running("serve", "--port", "0", home=tmp_path, env=worker_env(database_url, provider_fake)) as run:
+        await run.until(lambda: "\n" in run.out)
+        await open_page(page, run.out.split()[-1])
+        await page.get_by_label("Goal", exact=True).fill("Work out six times seven.")
+        await page.keyboard.press("Control+Enter")
+        await expect(page.locator('.dag .step[data-status="completed"]')).to_have_count(4, timeout=60_000)
+        await expect(page.locator("#answer")).to_have_text(SYNTHESIS)
+        await expect(page.locator(".jobhead .status")).to_have_text("completed")
+        await watched.leave()
