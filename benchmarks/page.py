@@ -4,8 +4,8 @@
 
 A job of 64 steps and 2,000 events is opened five times, each in a fresh browser context; the middle one counts: under
 1,000 ms until all of it is shown, no task over 100 ms. Then heap and nodes after 50,000 replayed events against those
-after 5,000: 1.2 times at most. Browser, service and database share the machine, whose load stands beside. Ends with
-status 1 where a limit is missed.
+after 5,000: 1.2 times at most. Browser, service and database share the machine; on one that is busy with other things
+everything waits, so its load stands beside, and the page's own work. Ends with status 1 where a limit is missed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ async def ran(dsn: str) -> list[str]:
         found = []
         for _ in range(TIMES):
             async with await browser.new_context() as context:
-                found.append(await figures.opened(await context.new_page(), service.url, job.id, STEPS))
-        milliseconds, longest = median(one for one, _ in found), median(task for _, task in found)
+                found.append(await figures.worked(await context.new_page(), service.url, job.id, STEPS))
+        milliseconds, longest, worked = (median(values) for values in zip(*found, strict=True))
         holds = []
         for events in REPLAYED:
             job = await tale(service, large(STEPS, events), goal="A large job")
@@ -47,6 +47,7 @@ async def ran(dsn: str) -> list[str]:
     return [
         f"{STEPS} steps, {EVENTS:,} events: open in {milliseconds:.0f} ms (less than {OPENS:,})"
         + ("  OVER" if milliseconds >= OPENS else ""),
+        f"of which {worked:.0f} ms are work of the page's main thread",
         f"longest task {longest:.0f} ms (0: none over 50; at most {TASK})" + ("  OVER" if longest > TASK else ""),
         f"heap {before.heap / 1e6:.2f} MB after {REPLAYED[0]:,} events, {after.heap / 1e6:.2f} MB after "
         f"{REPLAYED[1]:,}: {heap:.2f} times (at most {GROWS})" + ("  OVER" if heap > GROWS else ""),

@@ -34,6 +34,17 @@ async def opened(page: Page, url: str, job_id: str, steps: int) -> tuple[float, 
     return float(milliseconds), max([0.0, *await page.evaluate("window.__tasks")])
 
 
+async def worked(page: Page, url: str, job_id: str, steps: int) -> tuple[float, float, float]:
+    """The same, and the milliseconds of processor time that the page's main thread took for it: what a machine that is
+    busy with other things does not change."""
+    session = await page.context.new_cdp_session(page)
+    await session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    milliseconds, longest = await opened(page, url, job_id, steps)
+    metrics = (await session.send("Performance.getMetrics"))["metrics"]
+    await session.detach()
+    return milliseconds, longest, 1_000 * next(one["value"] for one in metrics if one["name"] == "TaskDuration")
+
+
 async def held(page: Page) -> Held:
     """What the page holds at this moment."""
     session = await page.context.new_cdp_session(page)
