@@ -18,6 +18,11 @@ def note_of(letter_id: int | None, kind: str, said: Mapping[str, Any]) -> dict[s
     return {"kind": "letter", "content": "", "id": letter_id, "letter": kind, "said": dict(said)}
 
 
+def acted(letter_id: int) -> dict[str, Any]:
+    """The payload of the `note` that a letter takes effect here and now: the job went on while it was being stored."""
+    return {"kind": "acted", "content": "", "id": letter_id}
+
+
 def ids_in(events: Iterable[Event]) -> set[int]:
     """The letters that stand in a log."""
     return {

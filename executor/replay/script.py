@@ -69,7 +69,17 @@ class Item:
     def differences(self, other: Item) -> tuple[str, ...]:
         """The fields in which they don't."""
         mine, others = self.payload or {}, other.payload or {}
-        return tuple(name for name in PIPELINE.get(self.channel, ()) if mine.get(name) != others.get(name))
+        names = PIPELINE.get(self.channel, ())
+        if self.cut_off:  # how far it had come is a matter of moments
+            names = tuple(name for name in names if name != "result")
+        return tuple(name for name in names if mine.get(name) != others.get(name))
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether this is the end of a step that was cancelled, or out of time."""
+        told = self.payload or {}
+        is_end = self.channel == "step_progress" and told.get("status") in ENDED
+        return is_end and (told["status"] == "cancelled" or told.get("error_code") == "timeout")
 
     def ends(self, step_id: str) -> bool:
         """Whether this is the end of a step that ran."""
@@ -100,6 +110,7 @@ class Script:
         self.uncertain: dict[Key, list[Mapping[str, Any]]] = defaultdict(list)
         self.items: list[Item] = []
         self._results: dict[Place, list[LLMResult]] = defaultdict(list)
+        self._letters: dict[int, Item] = {}
         self._status: dict[str, str] = {}
         self._attempts: dict[str | None, int] = {}
         self._round, self._mode = 1, str(self.opening["mode"])
@@ -181,7 +192,13 @@ class Script:
         told = event.payload
         match told.get("kind"):
             case "letter":
-                self.items.append(Item("letter", event.seq, str(told["letter"]), payload=told["said"]))
+                letter = Item("letter", event.seq, str(told["letter"]), payload=told["said"])
+                if told["id"] is None:  # said to the process itself
+                    self.items.append(letter)
+                else:
+                    self._letters[told["id"]] = letter
+            case "acted" if told["id"] in self._letters:
+                self.items.append(self._letters.pop(told["id"]))
             case "ready":
                 self.items.append(Item("ready", event.seq, step_id=event.step_id))
             case "restored":
@@ -237,9 +254,15 @@ class Script:
         if told["where"] not in AGENT_ROLES and not (known and known[-1].error and known[-1].model == told["from"]):
             self._reply(Reply(event.seq, place, told["from"], 1, None, (told["error"], "")))
 
+    def _act(self) -> None:
+        """What was said and had not taken effect does so now."""
+        self.items += self._letters.values()
+        self._letters.clear()
+
     def _died(self, seq: int) -> None:
         """A worker died, and another one went on: what was being asked for was asked for anew, errors came again."""
         self.deaths.append(seq)
+        self._act()
         told = next((item.seq for item in reversed(self.items) if item.kind == "told"), 0)
         for place, known in self.replies.items():
             while known and known[-1].result is None and (place[0] is not None or known[-1].seq > told):

@@ -218,13 +218,9 @@ class Stage:
                 self._speak()  # said while the reply was on its way
                 asked.set_result(True)
         elif head.ends(head.step_id or ""):
-            held = self._held.get((head.step_id or "", self._is_cut_off(head)))
+            held = self._held.get((head.step_id or "", head.cut_off))
             if held is not None and not held.done():
                 held.set_result(None)
-
-    def _is_cut_off(self, item: Item) -> bool:
-        told = item.payload or {}
-        return told.get("status") == "cancelled" or told.get("error_code") == "timeout"
 
     # What comes from outside
 

@@ -49,6 +49,7 @@ class World:
     rng: Random = field(init=False)
     did: Counter[str] = field(default_factory=Counter)
     rounds: int = 0
+    job: str = ""
 
     def __post_init__(self) -> None:
         self.rng = Random(self.seed)
