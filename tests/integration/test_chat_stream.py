@@ -156,6 +156,7 @@ async def test_who_waits_for_a_decision_is_told_how_to_decide(database_url: str)
     async with chatting(database_url) as chat:
         waiting = {"call_id": "c1", "tool_name": "send", "tool_args": {"to": "a"}, "status": "waiting", "reason": "r"}
         chat.log.append("approval", waiting, "s1")
+        chat.log.append("approval", {**waiting, "call_id": "c2", "status": "uncertain"}, "s1")
         chat.log.append("done", DONE)
         await chat.log.barrier()
         await chat.rest()
@@ -163,6 +164,7 @@ async def test_who_waits_for_a_decision_is_told_how_to_decide(database_url: str)
             f"s1: send waits for approval - r {{'to': 'a'}} (POST /v1/jobs/{chat.log.job_id}/approvals/c1 decides)"
             in (chat.reasoning)
         )
+        assert f"what became of it - r (POST /v1/jobs/{chat.log.job_id}/approvals/c2 decides)" in chat.reasoning
 
 
 async def test_a_server_that_stops_says_so_and_leaves_the_job_alone(database_url: str) -> None:

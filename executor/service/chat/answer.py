@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from agent.waits import ASKED
 from executor.command.view import JobView
 from executor.service.problems import ProblemError
 from registry.messages import Event
@@ -105,7 +106,7 @@ class ChatAnswer:
         return event.channel == "phase" and event.payload["phase"] == "synthesizing" and self.length > 0
 
     def _how_to_decide(self, event: Event) -> str:
-        if event.channel != "approval" or event.payload["status"] != "waiting":
+        if event.channel != "approval" or event.payload["status"] not in ASKED:
             return ""
         return f" (POST /v1/jobs/{self.job_id}/approvals/{event.payload['call_id']} decides)"
 
