@@ -21,7 +21,7 @@ from .interrupted import interrupted
 from .job import JobRunner
 from .job_account import close_log
 from .job_types import Job, JobStatus
-from .letters import act, ids_in, note_of
+from .letters import act, acted, ids_in, note_of
 from .log.stored import LivePieces, LogFailedError, OwnershipLostError, StoredLog, nowhere, stored_events
 from .recovery import JobPast
 from .store.artifacts import DatabaseArtifacts
@@ -330,6 +330,7 @@ class _StoredRun:
                     self.letters.add(letter["id"])
                 await self._kept()
                 for letter in letters:
+                    self.log.append("note", acted(letter["id"]))
                     self._take(runner, letter["kind"], letter["payload"])
             self.looked.set()
 
