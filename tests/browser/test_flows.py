@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
+from executor.store.keys import KeyStore, Limits
 from registry.tools import tool
 from tests.fakes import ProviderFake, View, brain
 from tests.fakes.brain import SYNTHESIS
@@ -301,3 +302,38 @@ async def test_a_job_that_is_not_there_is_told(database_url: str, watched: Watch
         await expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
         await page.get_by_role("link", name="New job").click()
         await expect(page.get_by_label("Goal", exact=True)).to_be_visible()
+
+
+async def test_a_server_that_stops_is_followed_by_another(database_url: str, watched: Watched) -> None:
+    page = watched.page
+    async with serving(database_url, watched) as service:
+        job = await tale(service, [phase("planning"), plan(), phase("executing"), begun("a")], status=None)
+        await open_page(page, service.url, f"#/jobs/{job.id}")
+        await expect(page.locator('.dag .step[data-id="a"]')).to_have_attribute("data-status", "running")
+        service.app.state.hub.stop()  # readers get the last word
+        await job.tell([ended("a"), begun("b")])
+        await asyncio.sleep(0.5)
+        service.app.state.hub.stopping = False
+        await expect(page.locator('.dag .step[data-id="b"]')).to_have_attribute("data-status", "running")
+        await page.locator('.dag .step[data-id="a"]').click()
+        await expect(page.locator(".panel .status")).to_have_text("completed")
+
+
+async def test_a_key_that_is_revoked_ends_what_it_shows(database_url: str, watched: Watched) -> None:
+    page = watched.page
+    watched.expected.append("401 (Unauthorized)")
+    async with serving(database_url, watched) as service:
+        keys = KeyStore(service.database)
+        key, secret = await keys.create("anna", Limits())
+        await open_page(page, service.url)
+        await page.get_by_label("API key").fill(secret)
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_label("Goal", exact=True)).to_be_visible()
+        async with service.database.connection() as connection:
+            job = await tale(service, [phase("planning"), plan(), phase("executing"), begun("a")], status=None)
+            await connection.execute("update dw_jobs set tenant = $2 where id = $1", job.id, key.id)
+        await page.goto(f"{service.url}/#/jobs/{job.id}")
+        await expect(page.locator(".dag .step")).to_have_count(4)
+        await keys.revoke(key.id)
+        await expect(page.get_by_label("API key")).to_be_visible(timeout=15_000)
+        await expect(page.locator(".dag, .jobhead, .list li")).to_have_count(0)
