@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeAlias
 
 from registry.errors import DagwrightError
@@ -21,7 +22,7 @@ Key: TypeAlias = tuple[str | None, int, int]
 
 ASIDE = ("selection", "compaction")
 """Roles in which an agent calls models beside its own turns."""
-OWN = ("step", "agent")
+OWN_ROLES = ("step", "agent")
 """Roles in which an agent's own turns are made, where its opening does not say another one."""
 TURN, CALLS, OPENING, FAILED, WINDOW = "turn", "calls", "note opening", "note failed", "compacted"
 WHO = frozenset({"begun", "opening", "failed"})
@@ -134,6 +135,7 @@ class _Reader:
         self._calls: dict[str, CallPast] = {}
         self._now: dict[str | None, AgentPast] = {}
         self._last: dict[str | None, CallPast] = {}
+        self._of_turn: dict[tuple[int, int], list[CallPast]] = {}  # by agent and turn
 
     def take(self, event: Event) -> None:
         told = event.payload
@@ -166,7 +168,7 @@ class _Reader:
         role, call_id = told["role"], told["call_id"]
         if call_id is not None:
             if (call := self._calls.get(call_id)) is not None:
-                call.spent += usage_of(told)
+                call.spent += Usage.recorded(told["usage"])
             return
         key = event.step_id, told.get("round", 1), told["step_attempt"]
         agent = self.agents.get(key)
@@ -174,7 +176,7 @@ class _Reader:
             return
         if role in ASIDE and agent is not None:
             agent.line.append((role, {"usage": told["usage"]}))
-        elif role in ((agent.role,) if agent is not None and agent.role else OWN):
+        elif role in ((agent.role,) if agent is not None and agent.role else OWN_ROLES):
             self._agent(*key).line.append((TURN, {}))
 
     def _called(self, event: Event) -> None:
@@ -185,6 +187,7 @@ class _Reader:
             if agent is None:
                 return
             call = self._calls[key] = agent.calls[key] = CallPast(key)
+            self._of_turn.setdefault((id(agent), call.iteration), []).append(call)
             if not _calls_begun(agent.line):
                 agent.line.append((CALLS, {}))
         self._last[event.step_id] = call
@@ -198,8 +201,8 @@ class _Reader:
             return
         mark = f"iteration {told['status']}"
         last = self._last.get(event.step_id)
-        calls = [call for call in agent.calls.values() if call.iteration == told["iteration"]]
-        for call in ([last] if last is not None else []) + calls:
+        of_turn = self._of_turn.get((id(agent), told["iteration"]), ())
+        for call in chain(() if last is None else (last,), of_turn):
             words = call.begun or call.over or {}
             fits = words.get("tool_name") == told["tool_name"] and call.iteration == told["iteration"]
             if fits and mark not in call.told and (told["status"] == "start" or call.over is not None):
@@ -211,11 +214,6 @@ def _calls_begun(line: Sequence[tuple[str, Mapping[str, Any]]]) -> bool:
     """Whether a call of the last turn is on the line."""
     last = next((mark for mark, _ in reversed(line) if mark in (TURN, CALLS)), TURN)
     return last == CALLS
-
-
-def usage_of(turn: Mapping[str, Any]) -> Usage:
-    """What a recorded call of a model cost."""
-    return Usage.unknown() if turn["usage"] is None else Usage.from_json(turn["usage"])
 
 
 def mark_of(channel: str, told: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from registry.llm import LLM
 from registry.messages import Message, Usage
 
 from .events import Emit
-from .past import ASIDE, CALLS, FAILED, OPENING, TURN, AgentPast, CallPast, EndedThereError, Key, mark_of, usage_of
+from .past import ASIDE, CALLS, FAILED, OPENING, TURN, AgentPast, CallPast, EndedThereError, Key, mark_of
 
 
 class RecordedError(LLMError):
@@ -174,7 +174,7 @@ class Replay:
                 with calling(role=role):
                     if self.llm.scope is not None:
                         self.llm.scope.recall(self.llm)
-                usage += usage_of(told)
+                usage += Usage.recorded(told["usage"])
         mark, told = self._line[place]
         self._place = place + 1
         return Change(mark, told, usage)

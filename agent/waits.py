@@ -41,6 +41,10 @@ class PendingCall:
     uncertain: bool = False
 
 
+ASKED = ("waiting", "uncertain")
+"""Statuses of an `approval` event that say that a human is asked: whether a call may run; whether one took effect."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What a human, or a deadline, said to a waiting call; of an uncertain one, whether it took effect."""

@@ -265,9 +265,8 @@ class _Execution:
             elif isinstance(event, StepWaiting) and self.state.status_of(event.step) == "waiting":
                 self.became(replace(self.results[event.step], status="waiting"))
             elif isinstance(event, StepReady) and self.state.waits_for_slot(event.step):
-                self.changed.append(
-                    ("note", event.step, {"kind": "ready", "content": ""})
-                )  # it takes a slot in its turn
+                note = {"kind": "ready", "content": ""}  # it takes a slot in its turn
+                self.changed.append(("note", event.step, note))
             for command in commands:
                 self.foresee(command)
             decided += commands

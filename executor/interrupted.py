@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from registry.messages import Event
+from agent.past import OWN_ROLES
 
 from .answer import joined, plain_statement
 from .job_types import Job
 from .recovery import JobPast
 from .results import StepResult
 from .schedule_types import ENDED
-from .step_past import OWN_ROLES
 
 CODE = "interrupted"
-ENDED_UNEXPECTEDLY = "The worker that ran the job ended unexpectedly; the job was not run again."
 
 
 def interrupted(
     row: Mapping[str, Any],
-    events: Iterable[Event],
+    past: JobPast,
     now: float,
+    cause: str,
     artifacts: tuple[str, ...] = (),
-    cause: str = ENDED_UNEXPECTEDLY,
+    code: str = CODE,
 ) -> Job:
-    """The failed job of a row of `dw_jobs`, from its events. `cause` says why it does not go on. A call that was begun
-    and of which no end is known is named: nobody can say whether it took effect. What it cost is not known to the end,
-    unless it waited for a human: a model may have been at work."""
-    past = JobPast.read(events)
+    """The failed job of a row of `dw_jobs`, as its log has it. `cause` and `code` say why it does not go on. A call
+    that was begun and of which no end is known is named: nobody can say whether it took effect. What it cost is not
+    known to the end, unless it waited for a human: a model may have been at work."""
     account, where = past.account, past.position
     steps = {name: _ended(step) for name, step in past.steps.items()}
     error = _error(past, cause)
@@ -45,7 +43,7 @@ def interrupted(
         usage,
         max(0.0, now - row["started_at"].timestamp()),
         error,
-        CODE,
+        code,
         account.rounds + (where.stage == "execute"),
         sum(turn.payload["role"] in OWN_ROLES and turn.payload["result"] is not None for turn in account.turns),
         row["created_at"].timestamp(),

@@ -64,8 +64,7 @@ class Ledger:
         """Takes up a job's account. `turns`: all `turn` events so far, which were paid for; `pending`: those of them
         whose replies are given again when they are asked for, since what became of them is not known."""
         for event in turns:
-            usage = event.payload["usage"]
-            self._count(event.payload, Usage.unknown() if usage is None else Usage.from_json(usage))
+            self._count(event.payload)
         for event in pending:
             if event.payload["result"] is not None:
                 self._known[place_of(event)].append(LLMResult.from_json(event.payload["result"]))
@@ -160,8 +159,9 @@ class Ledger:
         self.by_role[role] = self.by_role.get(role, Usage.zero()) + usage
         self.by_model[model] = self.by_model.get(model, Usage.zero()) + usage
 
-    def _count(self, turn: Mapping[str, Any], usage: Usage) -> None:
+    def _count(self, turn: Mapping[str, Any]) -> None:
         """A call of before: one of unknown cost counts as the bound it had."""
+        usage = Usage.recorded(turn["usage"])
         self._sum(turn["role"], turn["model"], usage)
         if self.reservations is not None:
             bound = turn.get("bound")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from agent.waits import ASKED
 from registry.messages import Event
 
 JOIN = "\n\n"
@@ -72,7 +73,7 @@ class TalkFold:
     def approval(self, event: Event) -> None:
         """A call waits for a human, or does so no longer."""
         call = event.payload["call_id"]
-        if event.payload["status"] in ("waiting", "uncertain"):
+        if event.payload["status"] in ASKED:
             self.asked[call] = event.step_id
         else:
             self.asked.pop(call, None)

@@ -3,10 +3,8 @@ out."""
 
 from __future__ import annotations
 
+from agent.waits import ASKED
 from registry.messages import Event
-
-WAITING = ("waiting", "uncertain")
-"""Statuses of an `approval` event after which a human is asked."""
 
 
 class PastTime:
@@ -29,7 +27,7 @@ class PastTime:
         if event.channel == "step_progress" and event.step_id is not None:
             self._step(event.step_id, event.payload["status"])
         elif event.channel == "approval" and event.step_id is None:
-            change = self._asked.add if event.payload["status"] in WAITING else self._asked.discard
+            change = self._asked.add if event.payload["status"] in ASKED else self._asked.discard
             change(event.payload["call_id"])
 
     def _pass(self, now: float) -> None:

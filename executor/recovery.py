@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from agent.trust import joined_taint
+from agent.past import AgentPast, Key
 from planner.analyzer import Verdict
 from planner.plan import Plan
 from registry.fallback import Fallback
@@ -21,11 +21,8 @@ from .past_talk import Said, TalkFold
 from .past_time import PastTime
 from .results import StepResult
 from .schedule_types import ENDED
-from .step_past import StepFold, StepPast, usage_of
+from .step_past import StepFold, StepPast
 from .uncertain import Effects
-
-if TYPE_CHECKING:
-    from agent.past import AgentPast
 
 Stage = Literal["route", "plan", "planned", "execute", "judge", "decide", "write", "change", "agent"]
 """What a job was at: `planned` has a plan that nothing was run of, `decide` a verdict that nothing followed from."""
@@ -102,7 +99,7 @@ class JobPast:
     spent: float
     approvals: tuple[Event, ...]
     effects: Effects
-    agents: Mapping[tuple[str | None, int, int], AgentPast]
+    agents: Mapping[Key, AgentPast]
     calls: tuple[tuple[int, Mapping[str, Any]], ...]
 
     @classmethod
@@ -268,7 +265,7 @@ class _Fold:
 
     def _turn(self, event: Event) -> None:
         payload = event.payload
-        usage, role, model = usage_of(payload), payload["role"], payload["model"]
+        usage, role, model = Usage.recorded(payload["usage"]), payload["role"], payload["model"]
         self.usage += usage
         self.by_role[role] = self.by_role.get(role, Usage.zero()) + usage
         self.by_model[model] = self.by_model.get(model, Usage.zero()) + usage
@@ -348,7 +345,7 @@ class _Fold:
             self.time.spent,
             tuple(self.approvals),
             self.effects,
-            _agents(event for event in self.of_agents if event.step_id is None or event.step_id in begun),
+            AgentPast.read(event for event in self.of_agents if event.step_id is None or event.step_id in begun),
             tuple(self.calls),
         )
 
@@ -384,14 +381,3 @@ _TAKES: Mapping[str, Callable[[_Fold, Event], None]] = {
     "budget": _Fold._budgeted,
     "fallback": _Fold._fell_back,
 }
-
-
-def _agents(events: Iterable[Event]) -> Mapping[tuple[str | None, int, int], AgentPast]:
-    from agent.past import AgentPast
-
-    return AgentPast.read(events)
-
-
-def taint_of(steps: Mapping[str, StepResult]) -> tuple[str, ...]:
-    """The untrusted origins of steps' results."""
-    return joined_taint(*(step.taint for step in steps.values()))

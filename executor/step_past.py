@@ -13,8 +13,6 @@ from .results import StepResult
 
 CHECKS = ("citations_seen", "citation_check", "step_check")
 """Kinds of the notes that tell what a check of a step's result came to."""
-OWN_ROLES = ("step", "agent")
-"""Roles of the turns that an agent's own loop takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +108,8 @@ class StepFold:
             case "step_progress":
                 self.result = StepResult.from_progress(self.result.id, payload)
             case "turn":
-                self._turn(event)
+                self.usage += Usage.recorded(payload["usage"])
+                self.pending.append(event)
             case "call":
                 self.calls.append((self.attempt, payload))
             case "fallback":
@@ -141,17 +140,3 @@ class StepFold:
             self.checks,
             waits,
         )
-
-    def _turn(self, event: Event) -> None:
-        self.usage += usage_of(event.payload)
-        self.pending.append(event)
-
-
-def usage_of(turn: Mapping[str, Any]) -> Usage:
-    """What the call of a `turn` event cost."""
-    return Usage.unknown() if turn["usage"] is None else Usage.from_json(turn["usage"])
-
-
-def is_own(turn: Mapping[str, Any]) -> bool:
-    """Whether a `turn` event is one of an agent's own loop."""
-    return turn["role"] in OWN_ROLES and turn["call_id"] is None

@@ -42,8 +42,8 @@ class StepTrail:
     `attempts` counts the agents, `model` is the name of the last one's model, `fallbacks` are the changes of model,
     `output` is what the last agent came to, `taint` the untrusted origins of all that they read, `retries` counts new
     attempts after a failure, and `rechecked` says that a failed check has had its new attempt. `uncertain` are calls
-    that a dead worker had begun, by key, and `effects` says what became of them. With a `past`
-    the step goes on from there: `goes_on` is the start of the attempt that was under way, until it is taken up.
+    that a dead worker had begun, by key, and `effects` says what became of them. With a `past` the step goes on from
+    there: `goes_on` is the start of the attempt that was under way, until it is taken up.
     """
 
     def __init__(self, past: StepPast | None = None) -> None:

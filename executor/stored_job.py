@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -138,6 +137,7 @@ class _StoredRun:
 
     def _made(self, events: Sequence[Event], artifacts: DatabaseArtifacts) -> JobRunner | Job:
         """The job, ready to run or to go on; where it can't be made it is a failed one."""
+        past: JobPast | None = None
         try:
             past = JobPast.read(events) if events else None
             self.letters |= ids_in(events)
@@ -148,10 +148,10 @@ class _StoredRun:
         except Exception as error:  # noqa: BLE001 - a row or a log nobody foresaw: the job's account says so
             log.error("job_error", job_id=self.job_id, **error_fields(error))
             return self._unstarted("failed", "internal", f"{type(error).__name__}: {error}")
-        if not events:
+        if past is None:
             return self._unstarted("failed", code, cause)
         cause = f"The worker that ran the job ended, and it could not go on: {cause}"
-        return interrupted(self.row, events, self.work.clock.time(), artifacts.names(), cause)
+        return interrupted(self.row, past, self.work.clock.time(), cause, artifacts.names())
 
     async def _run(self, runner: JobRunner, group: asyncio.TaskGroup) -> Outcome:
         self.runner = runner
@@ -227,9 +227,9 @@ class _StoredRun:
         if row["crashes"] >= TOO_MANY:
             return self._unstarted("failed", "crashed", f"{cause} anything new. What it had done stands in its events.")
         artifacts = await DatabaseArtifacts.load(self.database, self.job_id, self.owner)
-        events = [event async for event in stored_events(self.database, self.job_id)]
-        job = interrupted(row, events, self.work.clock.time(), artifacts.names())
-        return replace(job, error=f"{cause} anything new. {job.error}", error_code="crashed")
+        past = JobPast.read([event async for event in stored_events(self.database, self.job_id)])
+        names = artifacts.names()
+        return interrupted(row, past, self.work.clock.time(), f"{cause} anything new.", names, "crashed")
 
     # How it is let go
 

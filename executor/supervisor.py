@@ -58,11 +58,6 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._any_lived = False
 
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """The processes of the children that run."""
-        return tuple(child.pid for child in self._children)
-
     def stop(self) -> None:
         """Tells the children to end; `run` returns when they have."""
         self._stopping.set()

@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from agent.waits import Decision, Nobody, PendingCall
+from agent.waits import ASKED, Decision, Nobody, PendingCall
 from registry.clock import SYSTEM_CLOCK, Clock
 from registry.errors import UsageError
 from registry.messages import Event
@@ -77,7 +77,7 @@ class JobWaits:
         asked: dict[str, bool] = {}
         for event in approvals:
             told, call_id, status = event.payload, event.payload["call_id"], event.payload["status"]
-            if status in ("waiting", "uncertain"):
+            if status in ASKED:
                 asked[call_id] = status == "uncertain"
                 self._told[call_id, asked[call_id]] = _Told(event.ts + told["deadline"])
                 continue

@@ -197,6 +197,11 @@ class Usage:
             data.get("unpriced_calls"),
         )
 
+    @classmethod
+    def recorded(cls, data: Mapping[str, Any] | None) -> Usage:
+        """What one call cost, as it was written down; None: nobody knows."""
+        return cls.unknown() if data is None else cls.from_json(data)
+
 
 def money(amount: Decimal | None) -> str | None:
     """USD as a plain decimal string without an exponent or trailing zeros; None stays None."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, TypeAlias
 
+from agent.waits import ASKED
 from executor.answer import joined, plain_statement
 from executor.job_types import Job
 from executor.results import StepResult
@@ -22,8 +23,6 @@ from .statements import statement
 Fields: TypeAlias = "Mapping[str, Any] | Row"
 """A row, by the names of its columns."""
 CANCELLED = "The job was cancelled."
-ASKED = ("waiting", "uncertain")
-"""Statuses of an approval that a human is to decide: whether a call may run, whether one that was begun took effect."""
 
 
 @dataclass(slots=True)
@@ -75,22 +74,12 @@ class Folded:
         before = self.steps.get(step_id)
         if payload["status"] == "running" and (before is None or before.status in ("pending", "running")):
             self.by_step.pop(step_id, None)
-        spent = payload.get("usage")
         if payload.get("ended_at") is not None and not payload.get("kept"):
             self.iterations += payload.get("iterations", 0)
-        self.steps[step_id] = StepResult.from_json(
-            {
-                **payload,
-                "id": step_id,
-                "output": payload.get("result"),
-                "elapsed": payload.get("duration") or 0.0,
-                "usage": spent,
-            }
-        )
+        self.steps[step_id] = StepResult.from_progress(step_id, payload)
 
     def _turn(self, step_id: str | None, payload: Mapping[str, Any]) -> None:
-        spent = payload.get("usage")
-        usage = Usage.unknown() if spent is None else Usage.from_json(spent)
+        usage = Usage.recorded(payload.get("usage"))
         self.usage += usage
         for parts, name in (
             (self.by_role, payload["role"]),

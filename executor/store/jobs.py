@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,11 +41,6 @@ class NewJob:
 def new_id(kind: str = "job") -> str:
     """A name nobody else has: job_… or batch_… and 96 random bits."""
     return f"{kind}_{uuid.uuid4().hex[:24]}"
-
-
-def body_hash(body: bytes) -> bytes:
-    """What tells two bodies under one idempotency key apart."""
-    return hashlib.sha256(body).digest()
 
 
 class JobStore:

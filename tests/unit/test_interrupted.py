@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from executor.interrupted import interrupted
+from executor.job_types import Job
+from executor.recovery import JobPast
 from planner import Plan, PlanStep
 from registry.messages import Event
 
@@ -29,12 +31,17 @@ def plan(*names: str, kept: tuple[str, ...] = ()) -> Event:
     return event("plan", Plan(goal="g", steps=steps).to_json() | {"kept": list(kept)})
 
 
+def account(*events: Event, **row: Any) -> Job:
+    return interrupted({**ROW, **row}, JobPast.read(events), 5.0, "Its worker died.")
+
+
 def test_steps_that_had_not_begun_are_in_it_too() -> None:
-    job = interrupted(ROW, [plan("a", "b", "c"), progress("a", "completed", "A"), progress("b", "running")], 5.0)
+    job = account(plan("a", "b", "c"), progress("a", "completed", "A"), progress("b", "running"))
     assert {name: step.status for name, step in job.steps.items()} == {"a": "completed", "b": "failed", "c": "skipped"}
     assert (job.status, job.error_code, job.answer) == ("failed", "interrupted", "A")
+    assert job.error == "Its worker died. Completed until then: a."
     assert job.usage.partial  # b's model was asked, or may have been
-    assert not interrupted({**ROW, "status": "needs_decision"}, [], 5.0).usage.partial
+    assert not account(status="needs_decision").usage.partial
     assert "before it began" in (job.steps["c"].error or "")
 
 
@@ -45,5 +52,5 @@ def test_a_new_rounds_step_does_not_pass_for_the_one_of_the_same_name_before() -
         progress("b", "completed", "B"),
         plan("a", "b", kept=("b",)),
     ]
-    job = interrupted(ROW, events, 5.0)
+    job = account(*events)
     assert {name: step.status for name, step in job.steps.items()} == {"a": "skipped", "b": "completed"}

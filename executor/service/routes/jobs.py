@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from agent.waits import ASKED
 from executor.fork import Told
 from executor.job_types import JobStatus
 from executor.service.orders import fork_ordered, hash_of, invalid, ordered
@@ -26,7 +27,7 @@ from executor.service.state import database, jobs, offer, reply, settings
 from executor.service.talk import IdempotencyKey, OwnJob, Who, create, ended, say, until_ended
 from executor.service.webhooks import check_url
 from executor.store.database import cleaned
-from executor.store.fold import ASKED, end_cancelled, job_json, listed
+from executor.store.fold import end_cancelled, job_json, listed
 from registry.errors import UsageError
 
 router = APIRouter(tags=["jobs"])
