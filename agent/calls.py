@@ -234,8 +234,6 @@ class ToolRunner:
         return Ran(call, record, text, (counts_as, result), refused)
 
     def _tool(self, call: ToolCall) -> Tool:
-        if call.name in self.tools:
-            return self.tools.get(call.name)
         try:
             return self.tools.get(call.name)
         except DagwrightError as error:
@@ -262,14 +260,7 @@ class ToolRunner:
     ) -> Ran:
         call, place, key, tell = asked.call, asked.place, asked.key, asked.tell
         tell("call", status="start", call_id=call.id, key=key, tool_name=tool.name, tool_args=arguments)
-        tell(
-            "step",
-            type="iteration",
-            status="start",
-            iteration=place.iteration,
-            tool_name=tool.name,
-            tool_args=arguments,
-        )
+        _tell_begun(tell, tool.name, place.iteration, arguments)
         end = await recorded_end(tool, asked.known, tell)
         if end is None:
             end = await self._worked(asked, tool, arguments, started, notes)

@@ -12,7 +12,7 @@ from registry.messages import LLMResult, Message
 from registry.text import load_prompt
 from registry.tokens import estimate_messages
 
-from .calls import ToolRunner, texts
+from .calls import UNKNOWN_TOOL, ToolRunner, texts
 from .guards import LoopGuard, tool_of
 from .interrupts import interrupt_message
 from .live import LiveAnswer
@@ -276,7 +276,7 @@ class Run:
     def _act_on_problem(self, state: AgentState, problem: str, *, last: bool) -> AgentState:
         """A call that names no tool: an error observation, bounded like every repetition."""
         self._void()
-        guard = state.guard.after([("(unknown tool)", "")], refused=state.guard.refuses("(unknown tool)"))
+        guard = state.guard.after([(UNKNOWN_TOOL, "")], refused=state.guard.refuses(UNKNOWN_TOOL))
         state = replace(state, guard=guard)
         if guard.exhausted:
             return self._end(state.stopped("loop_detected", gathered(state.records), error="loop_detected"))
