@@ -84,7 +84,7 @@ async def test_the_model_sees_a_line_and_the_reader_a_name() -> None:
         "[Artifact generated: chart.svg] The content is rendered as a preview in the UI. (image/svg+xml, 6 bytes)"
     )
     assert job.artifacts == ("chart.svg", "chart-2.svg")
-    done = [event.payload for event in handle.log.events if event.payload.get("artifact")]
+    done = [event.payload for event in handle.log.events if event.channel == "step" and "artifact" in event.payload]
     assert [payload["artifact"] for payload in done] == [
         {"name": "chart.svg", "mime": "image/svg+xml", "size": 6},
         {"name": "chart-2.svg", "mime": "image/svg+xml", "size": 6},
