@@ -337,3 +337,18 @@ async def test_a_key_that_is_revoked_ends_what_it_shows(database_url: str, watch
         await keys.revoke(key.id)
         await expect(page.get_by_label("API key")).to_be_visible(timeout=15_000)
         await expect(page.locator(".dag, .jobhead, .list li")).to_have_count(0)
+
+
+async def test_a_step_is_run_again(database_url: str, provider_fake: ProviderFake, watched: Watched) -> None:
+    page = watched.page
+    async with at_work(database_url, provider_fake, watched) as service:
+        await open_page(page, service.url)
+        job = await started(page)
+        await shows_the_end(page)
+        await page.locator('.dag .step[data-id="s2"]').click()
+        await page.get_by_role("button", name="Run again").click()
+        await expect(page.get_by_role("link", name=job)).to_be_visible()
+        await shows_the_end(page)
+        await expect(page.locator(".dag .step .facts", has_text="kept")).to_have_count(2)
+        await expect(page.locator(".list li")).to_have_count(2)
+        await expect(page.locator(".list .facts").first).to_contain_text("fork")

@@ -84,6 +84,7 @@ export const create = (body, key) =>
 export const say = (id, text) => json(`${of(id)}/messages`, { method: 'POST', body: { text } });
 export const cancel = (id) => json(`${of(id)}/cancel`, { method: 'POST' });
 export const stop = (id) => json(`${of(id)}/stop`, { method: 'POST' });
+export const fork = (id, step) => json(`${of(id)}/fork`, { method: 'POST', body: { step } });
 export const decide = (id, call, approve, reason) =>
   json(`${of(id)}/approvals/${encodeURIComponent(call)}`, { method: 'POST', body: { approve, reason } });
 export const artifacts = (id) => json(`${of(id)}/artifacts`);

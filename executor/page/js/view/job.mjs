@@ -156,8 +156,8 @@ export class JobPage {
     const status = this.status;
     if (changed.has('plan')) this.onPlan();
     for (const name of changed) if (name.startsWith('step:')) this.dag.update(name.slice(5));
-    if (this.panel && (changed.has('plan') || changed.has(`step:${this.stepId}`) || changed.has('panel'))) {
-      this.panel.update(fold.steps.get(this.stepId));
+    if (this.panel && ['plan', 'job', 'done', `step:${this.stepId}`].some((one) => changed.has(one))) {
+      this.panel.update(fold.steps.get(this.stepId), isEnded(status));
     }
     if (changed.has('agent')) {
       show(this.agentBox, fold.agent.rows.length);
@@ -229,8 +229,12 @@ export class JobPage {
     const hrefOf = (step) => this.around.hrefOf(this.id, step);
     const inside = h('div', { class: 'inside' });
     fill(this.panelBox, inside);
-    this.panel = new StepPanel(inside, this.id, stepId, { hrefOf, close: () => this.closeStep() });
-    this.panel.update(this.fold.steps.get(stepId));
+    const forked = ({ id }) => {
+      location.hash = this.around.hrefOf(id);
+      this.around.changed();
+    };
+    this.panel = new StepPanel(inside, this.id, stepId, { hrefOf, forked, close: () => this.closeStep() });
+    this.panel.update(this.fold.steps.get(stepId), isEnded(this.status));
     if (focus) this.panel.focus();
   }
 

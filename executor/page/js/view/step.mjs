@@ -1,7 +1,7 @@
 // One step, opened: what it was to do, what became of it, and what its agent did.
 
-import { now } from '../api.mjs';
-import { button, fill, h, say, set, sign, turn } from '../dom.mjs';
+import { fork, now } from '../api.mjs';
+import { button, fill, h, say, set, show, sign, turn } from '../dom.mjs';
 import { markdown } from '../markdown.mjs';
 import { eventAt } from '../stream.mjs';
 import { count, duration, line, money, tokens, visible, words } from '../text.mjs';
@@ -9,8 +9,8 @@ import { wholeText } from '../trail.mjs';
 import { Rows, excerptNode } from './rows.mjs';
 
 export class StepPanel {
-  /** @param {HTMLElement} node @param {string} jobId @param {{close: () => void, hrefOf: (id: string) => string}} links */
-  constructor(node, jobId, stepId, { close, hrefOf }) {
+  /** @param {HTMLElement} node @param {string} jobId @param {{close: () => void, forked: (job: any) => void, hrefOf: (id: string) => string}} links */
+  constructor(node, jobId, stepId, { close, forked, hrefOf }) {
     this.jobId = jobId;
     this.stepId = stepId;
     this.hrefOf = hrefOf;
@@ -28,11 +28,30 @@ export class StepPanel {
         button('Close', close, { class: 'quiet-button', 'aria-keyshortcuts': 'Escape' })),
       this.task, this.facts, this.trouble, this.result,
       h('h3', {}, 'What it did'), rows);
+    this.again = button('Run again', () => this.fork(forked), {
+      title: 'In a new job: this step and what depends on it; the other results are kept', hidden: true,
+    });
+    this.fault = h('p', { class: 'fault', role: 'alert', hidden: true });
+    node.append(h('div', { class: 'actions again' }, this.again), this.fault);
     this.node = node;
     this.shownResult = this.shownError = this.shownTask = undefined;
   }
 
-  update(step) {
+  async fork(forked) {
+    this.again.disabled = true;
+    show(this.fault, false);
+    try {
+      forked(await fork(this.jobId, this.stepId));
+    } catch (problem) {
+      say(this.fault, problem.message);
+      show(this.fault, true);
+      this.again.disabled = false;
+    }
+  }
+
+  /** @param {any} step @param {boolean} over whether the job has ended */
+  update(step, over) {
+    show(this.again, step && over);
     if (!step) {
       say(this.status, 'not in this plan');
       return;
