@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from executor import run_job
 from registry.budget import BudgetUnpricedError
 from registry.errors import UsageError
-from registry.llm_types import CallRecord, Prepared
 from registry.messages import LLMResult, Message, Usage
 from registry.prices import ListPrice, Price, find_price
 from registry.testing import ScriptedLLM
+from tests.support.scopes import Note
 
 ALL_CASES = [
     case
@@ -27,21 +27,6 @@ ALL_CASES = [
 ]
 CASES = [case for case in ALL_CASES if "budget" not in case["input"]]
 BUDGET_CASES = [case for case in ALL_CASES if "budget" in case["input"]]
-
-
-class Ledger:
-    """A job's scope that adds up what its calls cost."""
-
-    def __init__(self) -> None:
-        self.usage = Usage.zero()
-
-    def released(self, prepared: Prepared) -> None: ...
-
-    async def reserve(self, llm: object, prepared: Prepared) -> Prepared:
-        return prepared
-
-    async def record(self, record: CallRecord) -> None:
-        self.usage += record.usage if record.usage is not None else Usage.unknown()
 
 
 def usage_of(numbers: Mapping[str, Any]) -> Usage:
@@ -66,7 +51,7 @@ async def spent(given_input: Mapping[str, Any]) -> Usage:
         replies = given_input.get("replies", [given_input])
         usages = [usage_of(reply["usage"]) for reply in replies]
     turns = [LLMResult(Message.assistant("text"), usage, "stop", "") for usage in usages]
-    ledger = Ledger()
+    ledger = Note()
     model_id = given_input.get("model", "scripted")
     price = price_of(given_input.get("price_per_million")) or find_price("openai", model_id)
     llm = ScriptedLLM(turns, price=price, model_id=model_id).scoped(ledger)
@@ -131,7 +116,7 @@ async def test_thrown_away_attempts_count_their_tokens() -> None:
 
 
 async def test_a_refused_answer_was_paid_for() -> None:
-    ledger = Ledger()
+    ledger = Note()
     refusal = LLMResult(Message.assistant("no"), Usage(1000, 100), "refusal", "")
     llm = ScriptedLLM([refusal], price=Price(Decimal(1), Decimal(2))).scoped(ledger)
     with pytest.raises(Exception, match="no"):

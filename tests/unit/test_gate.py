@@ -21,10 +21,11 @@ from registry.gate import ProviderGate, forget_gates, shared_gate
 from registry.gate_limits import HORIZON, LOG_SIZE, Learned, Limits, Rate, Start, Starts, learn_rate, tightened
 from registry.gate_rules import SPACING, Traffic
 from registry.llm import LLM
-from registry.llm_types import CallRecord, ChatRequest, Prepared
+from registry.llm_types import ChatRequest, Prepared
 from registry.messages import LLMResult, Message, Usage
 from registry.retry import RetryPolicy
 from registry.testing import FakeClock, ScriptedLLM
+from tests.support.scopes import Note
 from tests.support.virtual_time import VirtualClock, run_virtually
 
 ASK = [Message.user("q")]
@@ -44,33 +45,6 @@ def model(answer: Callable[[ChatRequest], Any], **attributes: Any) -> ScriptedLL
     for name, value in attributes.items():
         setattr(llm, name, value)
     return llm
-
-
-class Note:
-    """A scope that notes what becomes of calls."""
-
-    def __init__(self) -> None:
-        self.reserved = self.released_again = 0
-        self.records: list[CallRecord] = []
-        self.given_up = 0
-
-    def recall(self, llm: LLM) -> LLMResult | None:
-        return None
-
-    async def reserve(self, llm: LLM, prepared: Prepared) -> Prepared:
-        self.reserved += 1
-        return prepared
-
-    def released(self, prepared: Prepared) -> None:
-        self.released_again += 1
-
-    async def record(self, record: CallRecord) -> None:
-        self.records.append(record)
-
-    async def sending(self) -> None: ...
-
-    def abandoned(self, record: CallRecord) -> None:
-        self.given_up += 1
 
 
 # Nothing known, nothing held

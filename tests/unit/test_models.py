@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from registry import ModelRegistry, Price, as_registry
 from registry.errors import NoModelError, UnknownModelError, UsageError
-from registry.llm_types import CallRecord, Prepared
 from registry.messages import Message
 from registry.models import ROLES, STAND_INS
 from registry.testing import ScriptedLLM
+from tests.support.scopes import Note
 
 
 def registry(**roles: list[str]) -> ModelRegistry:
@@ -132,23 +132,10 @@ def test_a_planner_is_told_what_hints_are_for() -> None:
     assert {"small", "law", "legal"} <= set(hints)
 
 
-class Ledger:
-    def __init__(self) -> None:
-        self.records: list[CallRecord] = []
-
-    def released(self, prepared: Prepared) -> None: ...
-
-    async def reserve(self, llm: object, prepared: Prepared) -> Prepared:
-        return prepared
-
-    async def record(self, record: CallRecord) -> None:
-        self.records.append(record)
-
-
 async def test_scoped_models_report_to_their_job_and_share_everything_else() -> None:
     models = registry(a=["general"], b=["fast"])
     models.register("c", ScriptedLLM([]), [], ["a"], origin="a test")
-    mine, yours = Ledger(), Ledger()
+    mine, yours = Note(), Note()
     one, two = models.scoped(mine), models.scoped(yours)
     await one.resolve("fast").chat([Message.user("hello")])
     await two.get_default().chat([Message.user("hello")])

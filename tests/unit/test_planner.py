@@ -13,11 +13,11 @@ from planner import DAGPlanner, Plan, PlanAnalyzer, PlanError, PlanStep, Route, 
 from planner.analyzer import read_confidence, verdict_in_text
 from planner.replan import parse_replan
 from registry.errors import AuthError, ProviderError
-from registry.llm_types import CallRecord
 from registry.messages import Message
 from registry.models import ModelRegistry
 from registry.retry import RetryPolicy
 from registry.testing import FakeClock, ScriptedLLM
+from tests.support.scopes import Note
 
 
 @dataclass(frozen=True)
@@ -111,23 +111,13 @@ class TestPlan:
         assert "- small: " in text_of(smart)
 
     async def test_calls_are_labelled(self) -> None:
-        seen: list[CallRecord] = []
-
-        class Ledger:
-            async def reserve(self, llm: Any, prepared: Any) -> Any:
-                return prepared
-
-            def released(self, prepared: Any) -> None: ...
-
-            async def record(self, record: CallRecord) -> None:
-                seen.append(record)
-
         llm = ScriptedLLM([[("make_plan", GOOD)], [("judge_result", VERDICT)], [("choose_mode", {"mode": "dag"})]])
-        scoped = llm.scoped(Ledger())
+        seen = Note()
+        scoped = llm.scoped(seen)
         await DAGPlanner(scoped).plan("goal")
         await PlanAnalyzer(scoped).analyze("goal", {})
         await route(scoped, "goal")
-        assert [record.caller.role for record in seen] == ["planner", "analyzer", "router"]
+        assert [record.caller.role for record in seen.records] == ["planner", "analyzer", "router"]
 
     async def test_the_conversation_is_told(self) -> None:
         llm = ScriptedLLM([[("make_plan", GOOD)]])
