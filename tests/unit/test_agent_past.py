@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -344,6 +345,26 @@ async def test_what_is_no_agents_is_left_alone() -> None:
         Event("j", 6, 0.0, "step", "s", {"type": "iteration", "status": "start", "tool_name": "a", "iteration": 1}),
     ]
     assert AgentPast.read(others) == {}
+
+
+def test_an_agent_of_thousands_of_calls_is_read_in_its_time() -> None:
+    """A worker has nothing else to give signs of life with meanwhile: looking through all calls for each took it
+    minutes."""
+    turns, side_by_side = 80, 100
+    told: list[tuple[str, Payload]] = [("note", {"kind": "opening", "round": 1, "attempt": 1, "role": "step"})]
+    for turn in range(1, turns + 1):
+        told.append(("turn", {"role": "step", "step_attempt": 1, "call_id": None, "result": {}, "usage": None}))
+        for number in range(side_by_side):
+            call: Payload = {"key": f"j/s/1/{turn}/{number}", "tool_name": "look"}
+            public: Payload = {"type": "iteration", "iteration": turn, "tool_name": "look"}
+            told += [("call", {**call, "status": "start"}), ("step", {**public, "status": "start"})]
+            told += [("call", {**call, "status": "end"}), ("step", {**public, "status": "done"})]
+    events = [Event("j", seq, 0.0, channel, "s", payload) for seq, (channel, payload) in enumerate(told, 1)]
+    begun = time.perf_counter()
+    agent = AgentPast.read(events)["s", 1, 1]
+    assert time.perf_counter() - begun < 10  # a fifth of a second; it took more than a minute
+    assert len(agent.calls) == turns * side_by_side
+    assert all(call.told == {"start", "end", "iteration start", "iteration done"} for call in agent.calls.values())
 
 
 async def test_notes_of_others_do_not_keep_a_waiting_message_from_being_heard() -> None:
