@@ -1,4 +1,4 @@
-"""Fork: one step of an ended job is run again, in a new job that shares what the others brought (spec D20).
+"""Fork: one step of an ended job is run again, in a new job that shares what the others brought.
 
 The new job's row holds all that it needs: the parent may be deleted.
 """

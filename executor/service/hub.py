@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CHANNEL = "dw_events"
 KEEP_ALIVE = 15.0
-"""Seconds of silence after which a comment is sent (spec of the events, E2)."""
+"""Seconds of silence after which a comment is sent."""
 PAGE = (200, 256_000)
 """Events and bytes that are read from the database at once."""
 ROWS = 25
@@ -31,7 +31,7 @@ READS = 2
 LOOK_AGAIN = 30.0
 """Seconds after which a job is looked up without a notification: a connection may be dead before anybody notices."""
 BACKLOG = RING
-"""Events and bytes that may come while a reader does not take what it is sent; beyond it is dropped (E3)."""
+"""Events and bytes that may come while a reader does not take what it is sent; beyond it is dropped."""
 GRACE = 1.0
 """Seconds that a reader has for what it is sent, however much comes meanwhile, and for the last word."""
 STALL = 60.0

@@ -140,8 +140,8 @@ def account(job: Job) -> dict[str, Any]:
 
 def usage_told(events: Iterable[Event]) -> dict[str, Any]:
     """What the log says that the job's calls came to; a call that the dead worker gave up is not among them."""
-    told = (event.payload["usage"] for event in events if event.channel == "turn")
-    return sum((Usage.unknown() if usage is None else Usage.from_json(usage) for usage in told), Usage.zero()).to_json()
+    told = (Usage.recorded(event.payload["usage"]) for event in events if event.channel == "turn")
+    return sum(told, Usage.zero()).to_json()
 
 
 def turns(events: Iterable[Event]) -> list[tuple[Any, ...]]:
