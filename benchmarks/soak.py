@@ -1,8 +1,8 @@
 """`python -m benchmarks.soak [--kills N] [--seed N] [--heartbeat SECONDS]`: kills without end, and what came of them.
 
-The same engine as the test of twenty kills, for as long as one likes: workers, the server, a host's supervisor and
-PostgreSQL are killed with -9 at random moments while jobs of all kinds run. Ends with 1 where anything was lost or
-happened twice.
+The same engine as the test of twenty kills, for as long as one likes: workers, the server, a host's supervisor,
+PostgreSQL, or all of them at once, are killed with -9 at random moments while jobs of all kinds run. Ends with 1 where
+anything was lost or happened twice.
 """
 
 from __future__ import annotations

@@ -296,23 +296,23 @@ class World:
     # Blows
 
     async def strike(self, kind: str) -> Blow:
-        """Kills something with -9: worker, server, host or postgres. The rest happens by itself."""
+        """Kills something with -9: worker, server, host or postgres; or everything at once. The rest happens by
+        itself, but that the database is started again."""
         rows = await self.sql("select id, seq from dw_jobs where owner is not null and ended_at is null")
         blow = Blow(kind, time.time(), self.fake.open, {row["id"]: row["seq"] for row in rows})
-        match kind:
-            case "worker":
-                if found := self.workers():
-                    _kill(self.random.choice(sorted(found)))
-            case "server" | "host":
-                part = self.server if kind == "server" else self.random.choice(self.hosts)
-                assert part is not None
-                part.below()
-                if part.lives:
-                    _kill(part.pid)
-            case "postgres":
-                self.postgres.kill()
-                await asyncio.sleep(self.random.random() * 1.5)
-                await self.postgres.start()
+        if kind in ("worker", "everything"):
+            found = sorted(self.workers())
+            for pid in found if kind == "everything" else found and [self.random.choice(found)]:
+                _kill(pid)
+        struck = {"server": self.parts[:1], "host": [self.random.choice(self.hosts or self.parts)]}
+        for part in struck.get(kind, self.parts if kind == "everything" else []):
+            part.below()
+            if part.lives:
+                _kill(part.pid)
+        if kind in ("postgres", "everything"):
+            self.postgres.kill()
+            await asyncio.sleep(self.random.random() * 1.5)
+            await self.postgres.start()
         self.blows.append(blow)
         self._in_group(self._recovery(blow))
         return blow

@@ -11,7 +11,7 @@ from tests.support.chaos import World
 from tests.support.chaos_checks import Found, examined
 from tests.support.chaos_work import Work, works
 
-MIX = ("worker",) * 5 + ("server",) * 2 + ("postgres",) * 2 + ("host",)
+MIX = ("worker",) * 5 + ("server", "server", "postgres", "host", "everything")
 """Ten kills."""
 AT_ONCE = 10
 """Jobs that are under way."""
