@@ -205,8 +205,8 @@ def _places(layers: Layers, neighbours: Beside) -> dict[Node, float]:
     """Where each node stands along its layer: as near to its neighbours' middle as its order and room allow."""
     place: dict[Node, float] = {}
     for layer in layers:
-        for node, at in zip(layer, _offsets(layer), strict=True):
-            place[node] = at - _offsets(layer)[-1] / 2
+        offsets = _offsets(layer)
+        place.update({node: at - offsets[-1] / 2 for node, at in zip(layer, offsets, strict=True)})
     for sweep in range(SWEEPS):
         down = sweep % 2 == 0
         for layer in layers if down else reversed(layers):
