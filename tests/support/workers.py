@@ -11,6 +11,7 @@ from typing import Any
 from executor.engine import Engine
 from executor.handover import Outcome
 from executor.inbox import Inbox
+from executor.log.stored import LivePieces, nowhere
 from executor.store.database import Database
 from executor.stored_job import run_stored_job
 from executor.suspects import is_suspect
@@ -19,7 +20,13 @@ from executor.workshop import Workshop
 
 @asynccontextmanager
 async def worker(
-    database: Database, work: Workshop, *, slots: int = 4, grace: float = 30.0, **timing: float
+    database: Database,
+    work: Workshop,
+    *,
+    slots: int = 4,
+    grace: float = 30.0,
+    live: LivePieces = nowhere,
+    **timing: float,
 ) -> AsyncIterator[Engine]:
     """A worker within the block, which is told to end at the end of it, with so many seconds for what is under way.
     Suspects are run beside the others: there is no process to lose."""
@@ -30,7 +37,7 @@ async def worker(
 
         async def handle(job_id: str) -> Outcome:
             assert not await is_suspect(database, job_id)  # nobody dies here
-            outcome = await run_stored_job(database, engine.owner, job_id, here, handover=engine.handover)
+            outcome = await run_stored_job(database, engine.owner, job_id, here, live=live, handover=engine.handover)
             outcomes.append((job_id, outcome))
             return outcome
 
