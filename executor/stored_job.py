@@ -13,7 +13,7 @@ import structlog
 
 from registry.errors import DagwrightError, UsageError
 from registry.messages import Event
-from registry.redaction import error_fields
+from registry.redaction import error_fields, redact_data
 
 from .handover import HandOver, Outcome, let_go
 from .interrupted import interrupted
@@ -23,7 +23,7 @@ from .job_types import Job, JobStatus
 from .letters import act, acted, ids_in, note_of
 from .log.stored import LivePieces, LogFailedError, OwnershipLostError, StoredLog, nowhere, stored_events
 from .recovery import JobPast
-from .store.artifacts import DatabaseArtifacts
+from .store.artifacts import DatabaseArtifacts, artifacts_in
 from .store.database import Database
 from .store.fold import cancelled_job
 from .workshop import Workshop
@@ -130,8 +130,10 @@ class _StoredRun:
             return await self._end(await self._crashed())
         events = [event async for event in stored_events(self.database, self.job_id)] if row["seq"] else []
         artifacts = DatabaseArtifacts(self.database, self.job_id, self.owner, ())
-        if events or row["request"].get("artifacts"):  # of the worker before, or of the job that it was made from
-            artifacts = await DatabaseArtifacts.load(self.database, self.job_id, self.owner)
+        given = row["request"].get("artifacts") or ()
+        if events or given:  # of the worker before, or of the job that it was made from
+            known = {*given, *artifacts_in(events)}
+            artifacts = await DatabaseArtifacts.load(self.database, self.job_id, self.owner, known)
         made = self._made(events, artifacts)
         return await (self._run(made, group) if isinstance(made, JobRunner) else self._end(made))
 
@@ -268,13 +270,15 @@ class _StoredRun:
                         return
 
     def _all_waits(self, runner: JobRunner) -> bool:
-        """Whether nothing of the job goes on before a human has spoken, or a wait is over."""
+        """Whether nothing of the job goes on before a human has spoken, or a wait is over; and whoever goes on with it
+        then can do so: a call whose arguments are masked in the log is only made by the process that knows them."""
         activity, pending = runner.state.activity, runner.state.waits.pending
         return (
             runner.status == "needs_decision"
             and activity.still
             and activity.calls <= len(pending)
             and not (self.reading or self.woken.is_set() or runner.cancelling)
+            and all(redact_data(call.tool_args) is call.tool_args for call in pending)
         )
 
     async def _let_go(self) -> Outcome:

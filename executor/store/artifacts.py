@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from uuid import UUID
 
 from executor.log.stored import OwnershipLostError
 from registry.artifacts import free_name
+from registry.messages import Event
 from registry.result_text import Artifact
 
 from .database import Database
+
+
+def artifacts_in(events: Iterable[Event]) -> set[str]:
+    """The names of the artifacts that a log tells of."""
+    return {event.payload["artifact"]["name"] for event in events if event.payload.get("artifact")}
 
 
 class DatabaseArtifacts:
@@ -21,10 +28,15 @@ class DatabaseArtifacts:
         self._taken = set(names)
 
     @classmethod
-    async def load(cls, database: Database, job_id: str, owner: UUID) -> DatabaseArtifacts:
-        """The job's store, with what earlier owners kept in it."""
+    async def load(
+        cls, database: Database, job_id: str, owner: UUID, known: Collection[str] | None = None
+    ) -> DatabaseArtifacts:
+        """The job's store, with what earlier owners kept in it. One whose name is not among the `known` ones was kept
+        by a call that died before its end was told: where that call is made again, the name is its own."""
         rows = await database.patiently("log.artifact_names", job_id)
-        return cls(database, job_id, owner, tuple(row["name"] for row in rows))
+        store = cls(database, job_id, owner, tuple(row["name"] for row in rows))
+        store._taken.intersection_update(store._taken if known is None else known)
+        return store
 
     async def put(self, artifact: Artifact) -> Artifact:
         """Keeps it; tried until the database answers. Raises OwnershipLostError."""
@@ -33,7 +45,8 @@ class DatabaseArtifacts:
         values = (self._job_id, self._owner, kept.name, kept.mime, kept.data)
         if not await self._database.patiently("log.put_artifact", *values):
             raise OwnershipLostError(f"{self._job_id} belongs to another worker")
-        self._names.append(kept.name)
+        if kept.name not in self._names:
+            self._names.append(kept.name)
         return kept
 
     async def get(self, name: str) -> Artifact:

@@ -257,3 +257,35 @@ async def test_decisions_at_any_moment_are_heard(database: Database) -> None:
     assert disk.wiped == len(jobs)
     assert {(await row_of(database, job))["status"] for job in jobs} == {"completed"}
     assert brain.kinds.count("make_plan") == len(jobs)
+
+
+@pytest.mark.parametrize("mode", ["react", "dag"])
+async def test_a_call_with_a_secret_waits_where_it_is_known(database: Database, mode: str) -> None:
+    """The log masks it: a job that was parked could not make the call any more, whatever a human says."""
+    sent: list[str] = []
+    secret = "sk-proj-" + "aB3dE6gH9jK2mN5pQ8sT1vW4"
+
+    @tool(requires_approval=True)
+    def mail(text: str) -> str:
+        """Mails a text."""
+        sent.append(text)
+        return "sent"
+
+    def step(request: Any) -> Any:
+        asked = any(message.role == "tool" for message in request.messages)
+        return "done" if asked else [ToolCall("c", "mail", {"text": f"key {secret}"})]
+
+    async def waits() -> bool:
+        return (await row_of(database, job))["status"] == "needs_decision"
+
+    async with worker(database, workshop(Brain(step, STEP), [mail])):
+        job = await new_job(database, mode=mode)
+        await until(waits)
+        await asyncio.sleep(2.5)  # others are parked by now
+        assert (await row_of(database, job))["owner"] is not None
+        await decide(database, job)
+        await until(lambda: over(database, job))
+    events = await events_of(database, job)
+    assert [asked["status"] for asked in told(events, "approval")] == ["waiting", "approved"]
+    assert sent == [f"key {secret}"]
+    assert secret not in str(events)

@@ -15,8 +15,14 @@ import pytest
 from executor.inbox import Inbox
 from executor.store.database import Database
 from executor.store.jobs import JobStore
+from registry.llm_types import ChatRequest
+from registry.messages import ToolCall
 from registry.models import as_registry
+from registry.result_text import Artifact
 from registry.testing import ScriptedLLM
+from registry.tool_context import ToolContext
+from registry.tools import tool
+from tests.support import stored_jobs
 from tests.support.dying_worker import ANSWER, never, workshop
 from tests.support.sse import Answer, Sent
 from tests.support.stored_jobs import events_of, new_job, ran, told
@@ -109,6 +115,32 @@ async def test_killed_while_something_takes_effect(
     step = row["summary"]["steps"][0]
     assert (step["status"], step["error_code"]) == (status, None if approve else "uncertain_effect")
     assert len(effects.read_text().splitlines()) == 2  # look, and write once
+
+
+async def test_an_artifact_of_a_call_that_is_made_again(database: Database) -> None:
+    """It was kept, and nobody had been told: it is not there twice, and what comes later has another name."""
+    made: list[str] = []
+
+    @tool(idempotent=True)
+    async def report(ctx: ToolContext) -> Artifact:
+        """Makes a report."""
+        made.append(ctx.key)
+        return Artifact("report.html", "text/html", f"<p>{len(made)}</p>".encode())
+
+    def step(request: ChatRequest) -> Any:
+        done = sum(message.role == "tool" for message in request.messages)
+        return [ToolCall(f"c{done}", "report", {})] if done < 2 else "done"
+
+    brain = stored_jobs.Brain(step, [{"id": "a", "task": "x"}])
+    work, job = stored_jobs.workshop(brain, [report]), await new_job(database, mode="dag")
+    await ran(database, work, job)
+    second = [event["seq"] for event in await events_of(database, job) if event["channel"] == "call"][2]
+    await stored_jobs.cut(database, job, second)
+    row = await ran(database, work, job)
+    assert row["summary"]["artifacts"] == ["report.html", "report-2.html"]
+    assert (len(made), len(set(made))) == (3, 2)
+    (again,) = await database.rows("log.artifact", job, "report-2.html")
+    assert again["data"] == b"<p>3</p>"
 
 
 async def test_a_model_that_is_no_longer_there(database: Database, database_url: str, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from registry.llm_types import ChatRequest
 from registry.messages import ToolCall
 from registry.tools import Tool, tool
 from tests.support.processes import until
-from tests.support.stored_jobs import Brain, events_of, new_job, ran, told, workshop
+from tests.support.stored_jobs import Brain, cut, events_of, new_job, ran, told, workshop
 
 STEP = [{"id": "a", "task": "x", "dependencies": []}]
 
@@ -28,18 +28,6 @@ STEP = [{"id": "a", "task": "x", "dependencies": []}]
 async def database(database_url: str) -> AsyncIterator[Database]:
     async with Database.open(database_url) as opened:
         yield opened
-
-
-async def cut(database: Database, job: str, events: int) -> None:
-    """As if the job's worker had died when its log had so many events."""
-    async with database.transaction() as connection:
-        await connection.execute("delete from dw_events where job = $1 and seq > $2", job, events)
-        await connection.execute(
-            "update dw_jobs set seq = $2, ended_at = null, summary = null, cost_usd = null, status = 'running', "
-            "owner = gen_random_uuid() where id = $1",
-            job,
-            events,
-        )
 
 
 async def left(database: Database, work: Workshop, job: str, channel: str) -> dict[str, Any]:

@@ -107,6 +107,18 @@ async def events_of(database: Database, job_id: str) -> list[dict[str, Any]]:
     return [dict(row) for row in await database.rows("log.read_events", job_id, 0, True, 10_000)]
 
 
+async def cut(database: Database, job: str, events: int) -> None:
+    """As if the job's worker had died when its log had so many events."""
+    async with database.transaction() as connection:
+        await connection.execute("delete from dw_events where job = $1 and seq > $2", job, events)
+        await connection.execute(
+            "update dw_jobs set seq = $2, ended_at = null, summary = null, cost_usd = null, status = 'running', "
+            "owner = gen_random_uuid() where id = $1",
+            job,
+            events,
+        )
+
+
 def told(events: list[Mapping[str, Any]] | list[dict[str, Any]], channel: str) -> list[Any]:
     """The payloads of a channel."""
     return [event["payload"] for event in events if event["channel"] == channel]

@@ -81,11 +81,12 @@ returning alone.waits and not j.cancel as parked
 
 -- name: put_artifact
 -- Keeps an artifact under its name, which the owner knows to be free: one that is there is this very one, put before
--- an answer was lost. No row: ownership is lost.
+-- an answer was lost, or by an earlier owner in a call that is made again. No row: ownership is lost.
 with owned as (
     select id from dw_jobs where id = $1 and owner = $2 for share
 ), kept as (
-    insert into dw_artifacts (job, name, mime, data) select id, $3, $4, $5 from owned on conflict do nothing
+    insert into dw_artifacts (job, name, mime, data) select id, $3, $4, $5 from owned
+    on conflict (job, name) do update set mime = excluded.mime, data = excluded.data
 )
 select id from owned
 
