@@ -8,8 +8,10 @@ import { broken, count, visible } from './text.mjs';
 
 /** Characters that are drawn at first, and with each press of "more". */
 const STEP = 40_000;
+/** Blocks, likewise: a text may be made of nothing but beginnings. */
+const BLOCKS = 600;
 /** Elements that one block may become, and rows and cells of a table; what is beyond is text. */
-const ELEMENTS = 2_000;
+const ELEMENTS = 1_000;
 const ROWS = 100;
 const COLUMNS = 30;
 /** Milliseconds of drawing after which the browser gets a turn. */
@@ -27,10 +29,16 @@ export class Markdown {
     /** Where the last drawn block begins: it may still change. */
     this.last = 0;
     this.drawnTo = 0;
+    /** Blocks that are drawn, and that may be. */
+    this.count = 0;
+    this.most = BLOCKS;
     this.open = null;
+    /** Blocks that are read and not drawn yet. */
+    this.queue = null;
     this.timer = 0;
     this.more = button('', () => {
-      this.limit += STEP;
+      this.limit = Math.max(this.drawnTo, this.count < this.most ? this.limit : 0) + STEP;
+      this.most = this.count + BLOCKS;
       this.draw();
     }, { class: 'more' });
   }
@@ -46,10 +54,11 @@ export class Markdown {
 
   clear() {
     clearTimeout(this.timer);
-    this.timer = this.last = this.drawnTo = 0;
+    this.timer = this.last = this.drawnTo = this.count = 0;
     this.text = '';
-    this.open = null;
+    this.open = this.queue = null;
     this.limit = STEP;
+    this.most = BLOCKS;
     this.node.replaceChildren();
   }
 
@@ -57,25 +66,39 @@ export class Markdown {
   draw() {
     this.timer = 0;
     const end = Math.min(this.text.length, this.limit);
-    const began = performance.now();
-    const fresh = this.drawnTo < end;
+    const fresh = this.drawnTo < end && this.count < this.most;
     if (fresh) {
-      const found = blocks(this.text.slice(this.last, end));
-      const base = this.last;
-      this.open?.remove();
-      this.open = null;
-      for (const [at, block] of found.entries()) {
-        this.open = drawn(block);
-        this.node.append(this.open);
-        this.last = base + block.start;
-        this.drawnTo = at + 1 < found.length ? base + found[at + 1].start : end;
-        if (performance.now() - began > TURN && at + 1 < found.length) break;
-      }
-      if (!found.length) this.drawnTo = end;
+      if (this.queue?.end !== end) this.read(end);
+      this.drawQueued(performance.now());
     }
     this.rest();
-    if (this.drawnTo < end) this.again(0);
+    if (this.queue) this.again(0);
     else if (fresh && end - this.last > HEAVY) this.again(Math.min(1_000, (end - this.last) / 50));
+  }
+
+  /** Reads the blocks from the last drawn one on: it may go on. */
+  read(end) {
+    this.queue = { end, base: this.last, at: 0, blocks: blocks(this.text.slice(this.last, end)) };
+    if (this.open) this.count -= 1;
+    this.open?.remove();
+    this.open = null;
+  }
+
+  drawQueued(began) {
+    const { base, end, blocks: found } = this.queue;
+    const { queue } = this;
+    while (queue.at < found.length && this.count < this.most) {
+      const block = found[queue.at];
+      this.open = drawn(block);
+      this.node.append(this.open);
+      this.count += 1;
+      queue.at += 1;
+      this.last = base + block.start;
+      this.drawnTo = queue.at < found.length ? base + found[queue.at].start : end;
+      if (performance.now() - began > TURN) break;
+    }
+    if (!found.length) this.drawnTo = end;
+    if (queue.at >= found.length || this.count >= this.most) this.queue = null;
   }
 
   /** Draws on after a while, if there is anything new then. */
@@ -84,8 +107,8 @@ export class Markdown {
   }
 
   rest() {
-    const left = this.text.length - this.limit;
-    if (left > 0) {
+    const left = this.text.length - (this.count < this.most ? this.limit : this.drawnTo);
+    if (left > 0 && !this.queue) {
       this.more.textContent = `Show more (${count(left)} characters left)`;
       this.node.append(this.more);
     } else this.more.remove();
