@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from playwright.async_api import Browser, BrowserContext
+from playwright.async_api import Browser, BrowserContext, expect
 
 from . import chromium
 from .chromium import Watched
+
+expect.set_options(timeout=chromium.PATIENCE)
 
 
 @pytest.fixture
