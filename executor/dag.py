@@ -24,6 +24,7 @@ from registry.tools import ToolRegistry
 
 from .options import RunOptions
 from .plan_shape import shape_of
+from .recovery.step_past import StepPast
 from .results import PlanResult, StepOutcome, StepResult
 from .schedule import reduce
 from .schedule_types import (
@@ -46,7 +47,6 @@ from .schedule_types import (
 )
 from .schedule_types import Event as ScheduleEvent
 from .step_attempts import attempts
-from .step_past import StepPast
 from .step_prompt import StepBrief, dependencies_of
 from .step_runner import AgentRunner, Emit, StepRunner
 from .step_task import StepTask

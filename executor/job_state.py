@@ -32,9 +32,9 @@ from .job_types import Job, JobRequest, JobStatus
 from .ledger import Ledger
 from .log.front import JobLog
 from .recovery import JobPast
+from .recovery.retold import Retold
+from .recovery.uncertain import Effects
 from .results import StepResult
-from .retold import Retold
-from .uncertain import Effects
 from .waits import Approve, JobWaits
 from .write_up import Writer
 

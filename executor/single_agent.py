@@ -21,9 +21,9 @@ from .agent_run import run_agent
 from .answer import plain_statement
 from .job_state import Ending, JobState
 from .job_types import JobStatus
+from .recovery.uncertain import ask_about
 from .schedule_types import UNCERTAIN
 from .step_trail import StepTrail
-from .uncertain import ask_about
 
 
 async def run_single_agent(job: JobState) -> Ending:

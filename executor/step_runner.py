@@ -18,11 +18,11 @@ from registry.models import as_registry
 from registry.tools import ToolRegistry
 
 from .options import RunOptions
+from .recovery.step_past import AttemptStart
+from .recovery.uncertain import ask_about
 from .results import StepOutcome
 from .schedule_types import UNCERTAIN
-from .step_past import AttemptStart
 from .step_prompt import StepBrief
-from .uncertain import ask_about
 
 if TYPE_CHECKING:
     from agent.hooks import HookRegistry

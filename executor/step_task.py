@@ -12,9 +12,9 @@ from registry.clock import Clock
 from registry.messages import Usage
 from registry.metering import Meter
 
+from .recovery.step_past import StepPast
 from .results import StepOutcome
 from .schedule_types import UNCERTAIN, Event, StepReady, StepWaiting
-from .step_past import StepPast
 from .step_trail import StepTrail
 
 

@@ -12,9 +12,9 @@ from registry.messages import Event, canonical_json
 from registry.text import clean, cut_end, cut_middle
 from registry.tools import ToolRegistry
 
+from .recovery.step_past import AttemptStart, StepPast
+from .recovery.uncertain import Effects
 from .results import StepResult
-from .step_past import AttemptStart, StepPast
-from .uncertain import Effects
 
 DONE_CHARS = 12_000
 """Characters that calls made earlier may take in a query."""

@@ -16,13 +16,13 @@ from registry.messages import Event
 from registry.redaction import error_fields, redact_data
 
 from .handover import HandOver, Outcome, let_go
-from .interrupted import interrupted
 from .job import JobRunner
 from .job_account import close_log
 from .job_types import Job, JobStatus
 from .letters import act, acted, ids_in, note_of
 from .log.stored import LivePieces, LogFailedError, OwnershipLostError, StoredLog, nowhere, stored_events
 from .recovery import JobPast
+from .recovery.interrupted import interrupted
 from .store.artifacts import DatabaseArtifacts, artifacts_in
 from .store.database import Database
 from .store.fold import cancelled_job

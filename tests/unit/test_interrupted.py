@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from executor.interrupted import interrupted
 from executor.job_types import Job
 from executor.recovery import JobPast
+from executor.recovery.interrupted import interrupted
 from planner import Plan, PlanStep
 from registry.messages import Event
 

@@ -14,13 +14,13 @@ from executor.job_types import JobRequest
 from executor.letters import note_of
 from executor.log.memory import MemoryLog
 from executor.options import RunOptions
-from executor.past_time import PastTime
-from executor.recovery import PARTS, JobPast
+from executor.recovery.job_past import PARTS, JobPast
+from executor.recovery.past_time import PastTime
+from executor.recovery.retold import Retold
+from executor.recovery.step_past import AttemptStart, StepPast
 from executor.results import StepOutcome, StepResult
-from executor.retold import Retold
 from executor.schedule import reduce
 from executor.schedule_types import PlanStarted, Shape, SkipStep, StartStep, State, Stop
-from executor.step_past import AttemptStart, StepPast
 from planner import Plan, PlanStep
 from registry.errors import UsageError
 from registry.fallback import Fallback

@@ -7,7 +7,7 @@ from typing import Any
 
 from registry.fallback import Fallback
 
-from .recovery import PIPELINE, JobPast
+from .job_past import PIPELINE, JobPast
 
 
 class Retold:

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from agent.past import OWN_ROLES
+from executor.answer import joined, plain_statement
+from executor.job_types import Job
+from executor.results import StepResult
+from executor.schedule_types import ENDED
 
-from .answer import joined, plain_statement
-from .job_types import Job
-from .recovery import JobPast
-from .results import StepResult
-from .schedule_types import ENDED
+from .job_past import JobPast
 
 CODE = "interrupted"
 

@@ -12,6 +12,8 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from agent.past import AgentPast, Key
+from executor.results import StepResult
+from executor.schedule_types import ENDED
 from planner.analyzer import Verdict
 from planner.plan import Plan
 from registry.fallback import Fallback
@@ -19,8 +21,6 @@ from registry.messages import Event, Usage
 
 from .past_talk import Said, TalkFold
 from .past_time import PastTime
-from .results import StepResult
-from .schedule_types import ENDED
 from .step_past import StepFold, StepPast
 from .uncertain import Effects
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from executor.results import StepResult
 from registry.fallback import Fallback
 from registry.messages import Event, Usage
-
-from .results import StepResult
 
 CHECKS = ("citations_seen", "citation_check", "step_check")
 """Kinds of the notes that tell what a check of a step's result came to."""
