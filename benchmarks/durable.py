@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from executor.inbox import Inbox
 from executor.job import JobRunner
 from executor.log.memory import MemoryLog
 from executor.settings_model import Settings
 from executor.store.database import Database
 from executor.store.jobs import JobStore, NewJob
-from executor.stored_job import run_stored_job
-from executor.workshop import Workshop
+from executor.workers.inbox import Inbox
+from executor.workers.stored_job import run_stored_job
+from executor.workers.workshop import Workshop
 from registry.artifacts import MemoryArtifacts
 from registry.llm_types import ChatRequest
 from registry.messages import ToolCall

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 
 from agent.events import OnEvent
 from executor.fork import Fork, Told, forked
-from executor.local_job import LOCAL, LocalJob, kept_job
 from executor.settings import read_environment
 from executor.store.database import POOL_SIZE, Database, Row
 from executor.store.fold import job_json
 from executor.store.jobs import JobStore
 from executor.waits import Approve
-from executor.workshop import Workshop
+from executor.workers.local_job import LOCAL, LocalJob, kept_job
+from executor.workers.workshop import Workshop
 from registry.config import load_models
 from registry.errors import NoModelError
 from registry.models import ModelRegistry

@@ -17,11 +17,11 @@ from agent.waits import Nobody
 from executor.hooks_config import build_hooks
 from executor.job_handle import JobHandle, start_job
 from executor.job_types import Job
-from executor.local_job import LocalJob, kept_job
 from executor.store.database import POOL_SIZE
 from executor.store.jobs import NewJob
 from executor.waits import Approve
-from executor.workshop import Workshop
+from executor.workers.local_job import LocalJob, kept_job
+from executor.workers.workshop import Workshop
 from planner.checks import PlanError
 from planner.parse import parse_plan
 from planner.plan import Plan

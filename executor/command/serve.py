@@ -18,8 +18,8 @@ from executor.plain_errors import plain_errors
 from executor.settings import FILE_VARIABLE, PREFIX, read_environment
 from executor.store.database import Database
 from executor.store.migrate import migrate
-from executor.supervisor import Supervisor, default_workers
 from executor.telemetry_setup import exporting
+from executor.workers.supervisor import Supervisor, default_workers
 from registry.config import load_models
 from registry.errors import ConfigError, NoModelError
 from registry.models import ModelRegistry
@@ -31,7 +31,7 @@ from .setup import all_tools, data_dir, demonstration_model, settings_of
 if TYPE_CHECKING:
     from executor.http_server import HttpServer
     from executor.settings_model import Settings
-    from executor.worker import WorkerEnvironment
+    from executor.workers.worker import WorkerEnvironment
 
 POOL = 10
 """Connections of the server."""
@@ -94,7 +94,7 @@ async def _serve(stack: AsyncExitStack, parts: _Parts) -> None:
     from executor.http_server import HttpServer
     from executor.service.app import create_app
     from executor.service.state import Offer
-    from executor.worker import WorkerEnvironment
+    from executor.workers.worker import WorkerEnvironment
 
     settings = parts.settings
     models, demo = await _models(stack, parts)

@@ -17,7 +17,7 @@ from .serve import service_settings, signals, workers_of
 
 async def worker(options: argparse.Namespace) -> int:
     """Runs workers until it is told to end. Raises ConfigError, also where the schema is not this version's."""
-    from executor.worker import WorkerEnvironment
+    from executor.workers.worker import WorkerEnvironment
 
     settings = service_settings(options)
     if settings.database_url is None:

@@ -121,7 +121,7 @@ def _secrets(settings: Settings) -> Secrets | None:
 
 async def _start_hub(stack: AsyncExitStack, app: FastAPI, live_socket: str | Path | None) -> None:
     """The hub that readers of events share, closed with the application."""
-    from executor.live import LiveServer
+    from executor.workers.live import LiveServer
 
     from .hub import EventHub
 

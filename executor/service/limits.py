@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
 
-from executor.engine import DAY
 from executor.store.database import Database
 from executor.store.keys import Key
+from executor.workers.engine import DAY
 from registry.clock import SYSTEM_CLOCK, Clock
 
 from .auth import Caller

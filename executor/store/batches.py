@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from executor.engine import BATCH_PRIORITY, enqueue, release
 from executor.job_types import Job, JobStatus
 from executor.json_lines import one_line
 from executor.results import rfc3339
+from executor.workers.engine import BATCH_PRIORITY, enqueue, release
 from registry.errors import DagwrightError
 from registry.redaction import redact
 from registry.text import clean

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from executor.engine import enqueue
+from executor.workers.engine import enqueue
 from registry.errors import DagwrightError
 
 from .database import Connection, Database, Row

@@ -140,10 +140,10 @@ async def test_serve_without_a_database_has_its_own(data_dir: Path, tmp_path: Pa
         await run.until(lambda: "dagwright serves on http://127.0.0.1:" in run.out)
         await run.until(lambda: run.logged("worker_ready"))
         pid = server_pid(place_of(data_dir))
-        workers = [child for child in children(run.process.pid) if "executor.worker" in words_of(child)]
+        workers = [child for child in children(run.process.pid) if "executor.workers.worker" in words_of(child)]
         os.kill(pid, signal.SIGKILL)  # streams and workers live on
         await run.until(lambda: len(run.logged("embedded_database_ready")) == 2)
-        assert [child for child in children(run.process.pid) if "executor.worker" in words_of(child)] == workers
+        assert [child for child in children(run.process.pid) if "executor.workers.worker" in words_of(child)] == workers
         done = await command("keys", "create", "mine", home=tmp_path, env=env)
         assert done.code == 0, done.err
         pid = server_pid(place_of(data_dir))

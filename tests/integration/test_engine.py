@@ -12,10 +12,10 @@ from uuid import uuid4
 
 import pytest
 
-from executor.engine import Engine, Handle, enqueue, prune, reconcile
-from executor.handover import Outcome
 from executor.store.database import Database
 from executor.store.jobs import JobStore, NewJob
+from executor.workers.engine import Engine, Handle, enqueue, prune, reconcile
+from executor.workers.handover import Outcome
 from tests.support.command import PATIENCE
 from tests.support.processes import until
 

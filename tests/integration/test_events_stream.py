@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from executor.live import LiveSender
 from executor.log.stored import Ending, StoredLog
 from executor.service import hub as hub_module
 from executor.store.database import Database
 from executor.store.jobs import JobStore, NewJob
+from executor.workers.live import LiveSender
 from tests.integration.test_stored_log import new_job, stored, writing
 from tests.support import postgres, sse
 from tests.support.command import PATIENCE

@@ -11,11 +11,11 @@ import httpx2
 import pytest
 
 from executor.cli import main
-from executor.local_job import kept_job
 from executor.log.stored import stored_events
 from executor.replay.run import replay
 from executor.store.database import Database, Row
 from executor.store.jobs import NewJob
+from executor.workers.local_job import kept_job
 from registry.llm_types import ChatRequest
 from registry.messages import ToolCall
 from registry.result_text import Artifact
@@ -194,7 +194,7 @@ async def test_follow_ups_of_the_parent_stand_in_the_goal(service: Service) -> N
         events = await events_of(database, job)
         return any(e["channel"] == "note" and e["payload"].get("kind") == "letter" for e in events)
 
-    from executor.inbox import Inbox
+    from executor.workers.inbox import Inbox
 
     brain = Slow(revise_plan={"keep": ["a"], "steps": [{"id": "e", "task": "in French", "dependencies": ["a"]}]})
     job = await new_job(database)

@@ -12,12 +12,12 @@ from uuid import uuid4
 
 import pytest
 
-from executor.inbox import Inbox
-from executor.local_job import kept_job
 from executor.log.stored import OwnershipLostError, StoredLog
 from executor.store.database import Database
 from executor.store.jobs import JobStore, NewJob
-from executor.stored_job import run_stored_job
+from executor.workers.inbox import Inbox
+from executor.workers.local_job import kept_job
+from executor.workers.stored_job import run_stored_job
 from registry.messages import ToolCall
 from registry.tools import tool
 from tests.support.processes import until

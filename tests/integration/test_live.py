@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.live import ROOM, LiveSender, LiveServer
+from executor.workers.live import ROOM, LiveSender, LiveServer
 from tests.support.command import PATIENCE
 
 Piece = tuple[str, int, int, str]

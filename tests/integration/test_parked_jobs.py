@@ -12,12 +12,12 @@ import pytest
 
 from agent.waits import Decision, PendingCall
 from executor.hooks_config import HookEntry
-from executor.inbox import Inbox
 from executor.store.database import Database
 from executor.store.fold import end_cancelled
 from executor.store.jobs import JobStore
-from executor.stored_job import run_stored_job
-from executor.workshop import Workshop
+from executor.workers.inbox import Inbox
+from executor.workers.stored_job import run_stored_job
+from executor.workers.workshop import Workshop
 from registry.messages import ToolCall
 from registry.tools import tool
 from tests.support.processes import until

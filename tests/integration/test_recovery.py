@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from executor.inbox import Inbox
 from executor.store.database import Database
 from executor.store.jobs import JobStore
+from executor.workers.inbox import Inbox
 from registry.llm_types import ChatRequest
 from registry.messages import ToolCall
 from registry.models import as_registry

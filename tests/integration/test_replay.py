@@ -12,8 +12,6 @@ from uuid import uuid4
 
 import pytest
 
-from executor.handover import HandOver
-from executor.inbox import Inbox
 from executor.job_handle import start_job
 from executor.log.stored import stored_events
 from executor.replay.run import NotReplayableError, replay
@@ -23,8 +21,10 @@ from executor.settings_model import Settings
 from executor.store.database import Database
 from executor.store.fold import job_json
 from executor.store.jobs import JobStore
-from executor.stored_job import run_stored_job
-from executor.workshop import Workshop
+from executor.workers.handover import HandOver
+from executor.workers.inbox import Inbox
+from executor.workers.stored_job import run_stored_job
+from executor.workers.workshop import Workshop
 from registry import OpenAIChatLLM
 from registry.messages import Event, ToolCall
 from registry.testing import ScriptedLLM

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from executor.engine import reconcile
 from executor.store.database import Database
+from executor.workers.engine import reconcile
 from tests.fakes import ProviderFake
 
 

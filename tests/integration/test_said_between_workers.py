@@ -10,11 +10,11 @@ from uuid import uuid4
 
 import pytest
 
-from executor.inbox import Inbox
 from executor.store.database import Database, Row
 from executor.store.jobs import JobStore
-from executor.stored_job import run_stored_job
-from executor.workshop import Workshop
+from executor.workers.inbox import Inbox
+from executor.workers.stored_job import run_stored_job
+from executor.workers.workshop import Workshop
 from registry.llm_types import ChatRequest
 from registry.messages import ToolCall
 from registry.tools import Tool, tool

@@ -13,9 +13,9 @@ from uuid import uuid4
 
 import pytest
 
-from executor.inbox import Inbox
 from executor.store.database import Connection, Database
-from executor.stored_job import run_stored_job
+from executor.workers.inbox import Inbox
+from executor.workers.stored_job import run_stored_job
 from registry.messages import ToolCall
 from registry.tools import tool
 from tests.support.service import Service, running

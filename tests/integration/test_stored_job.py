@@ -15,7 +15,7 @@ from executor.log.memory import MemoryLog
 from executor.log.stored import OwnershipLostError
 from executor.store.artifacts import DatabaseArtifacts
 from executor.store.database import Database
-from executor.stored_job import run_stored_job
+from executor.workers.stored_job import run_stored_job
 from registry import ModelRegistry, Price
 from registry.artifacts import MemoryArtifacts
 from registry.errors import AuthError

@@ -10,13 +10,13 @@ from uuid import uuid4
 
 import pytest
 
-from executor.handover import let_go
-from executor.inbox import Inbox
 from executor.log.stored import OwnershipLostError, StoredLog
 from executor.store.database import BusyError, Database
 from executor.store.jobs import JobStore
-from executor.stored_job import run_stored_job
-from executor.workshop import Workshop
+from executor.workers.handover import let_go
+from executor.workers.inbox import Inbox
+from executor.workers.stored_job import run_stored_job
+from executor.workers.workshop import Workshop
 from registry.messages import ToolCall
 from registry.tools import tool
 from tests.support.stored_jobs import Brain, events_of, look_up, new_job, note, ran, row_of, told, workshop

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from executor.handover import HandOver
 from executor.store.database import Database
-from executor.suspects import AT_ONCE, Suspects
+from executor.workers.handover import HandOver
+from executor.workers.suspects import AT_ONCE, Suspects
 
 PROCESS = """
 import os, pathlib, sys, time

@@ -14,10 +14,10 @@ from uuid import uuid4
 import pytest
 
 from executor.demo.serve import HEADER, MODEL_NAME
-from executor.engine import enqueue
 from executor.store.database import Database
 from executor.store.jobs import NewJob, insert
-from executor.worker import DEMO
+from executor.workers.engine import enqueue
+from executor.workers.worker import DEMO
 from tests.fakes import ProviderFake, View, brain
 from tests.fakes.brain import SYNTHESIS
 from tests.support.command import NO_LOCAL_SERVERS, command, openai
@@ -262,7 +262,7 @@ async def test_the_demonstration_model_is_used_where_the_supervisor_says_so(
 ) -> None:
     provider_fake.models = (MODEL_NAME,)
     env = {"DAGWRIGHT_DATABASE_URL": database_url, DEMO: provider_fake.openai_url, "DAGWRIGHT_SEARCH": "none"}
-    async with running(home=tmp_path, env=env, start=("-m", "executor.worker")) as run:
+    async with running(home=tmp_path, env=env, start=("-m", "executor.workers.worker")) as run:
         job_id = await new_job(database)
         await run.until(ended(database, job_id))
     assert [view.model for view in provider_fake.views][:1] == [MODEL_NAME]

@@ -98,7 +98,7 @@ def main() -> int:
     _replace_default(supervisor.Supervisor.__init__, child)
     _replace_default(suspects.Suspects.__init__, child)
     if sys.argv[1:] == [AS_WORKER]:
-        from executor.worker import main as worker
+        from executor.workers.worker import main as worker
 
         return worker()
     from executor.cli import main as command

@@ -16,8 +16,8 @@ from uuid import uuid4
 
 from executor.settings_model import Settings
 from executor.store.database import Database
-from executor.stored_job import run_stored_job
-from executor.workshop import Workshop
+from executor.workers.stored_job import run_stored_job
+from executor.workers.workshop import Workshop
 from registry.llm_types import ChatRequest, Prepared
 from registry.messages import StreamChunk, ToolCall
 from registry.models import as_registry

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID, uuid4
 
-from executor.inbox import Inbox
 from executor.settings_model import Settings
 from executor.store.database import Database, Row
 from executor.store.jobs import JobStore, NewJob
-from executor.stored_job import run_stored_job
-from executor.workshop import Workshop
+from executor.workers.inbox import Inbox
+from executor.workers.stored_job import run_stored_job
+from executor.workers.workshop import Workshop
 from registry import ModelRegistry
 from registry.llm_types import ChatRequest
 from registry.messages import ToolCall

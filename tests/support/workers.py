@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from executor.engine import Engine
-from executor.handover import Outcome
-from executor.inbox import Inbox
 from executor.log.stored import LivePieces, nowhere
 from executor.store.database import Database
-from executor.stored_job import run_stored_job
-from executor.suspects import is_suspect
-from executor.workshop import Workshop
+from executor.workers.engine import Engine
+from executor.workers.handover import Outcome
+from executor.workers.inbox import Inbox
+from executor.workers.stored_job import run_stored_job
+from executor.workers.suspects import is_suspect
+from executor.workers.workshop import Workshop
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from executor.settings_model import Settings
-from executor.workshop import Workshop
+from executor.workers.workshop import Workshop
 from registry.adapters.openai_chat import OpenAIChatLLM
 from registry.models import ModelRegistry
 from registry.tools import ToolRegistry

@@ -35,7 +35,7 @@ HEAVY = {
 """Packages that are imported on first use."""
 BY_OTHERS = {"opentelemetry", "rich"}
 """Of these: what structlog (rich) and FastAPI (opentelemetry) import where it is installed."""
-MAY_IMPORT = {"executor.settings_model": {"pydantic_settings"}, "executor.engine_queue": {"pydantic_settings"}}
+MAY_IMPORT = {"executor.settings_model": {"pydantic_settings"}, "executor.workers.engine_queue": {"pydantic_settings"}}
 """Modules that exist to hold what needs a heavy package; they are imported on first use themselves."""
 
 

@@ -8,6 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from executor.hooks_config import build_hooks
+from executor.job_options import JobOptions
+from executor.job_state import JobState
+from executor.job_types import JobRequest
+from executor.log.front import JobLog
+from executor.recovery import JobPast
+from executor.results import StepResult
+from executor.settings import settings_of_job
 from planner.parse import parse_plan
 from planner.plan import Plan
 from registry.artifacts import ArtifactStore
@@ -17,20 +25,12 @@ from registry.messages import Event, Message
 from registry.models import ModelRegistry
 from registry.tools import ToolRegistry
 
-from .hooks_config import build_hooks
 from .inbox import Inbox
-from .job_options import JobOptions
-from .job_state import JobState
-from .job_types import JobRequest
-from .log.front import JobLog
-from .recovery import JobPast
-from .results import StepResult
-from .settings import settings_of_job
 
 if TYPE_CHECKING:
-    from .job import JobRunner
-    from .settings_model import Settings
-    from .waits import Approve
+    from executor.job import JobRunner
+    from executor.settings_model import Settings
+    from executor.waits import Approve
 
 log = structlog.get_logger(__name__)
 

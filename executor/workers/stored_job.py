@@ -11,21 +11,21 @@ from uuid import UUID
 
 import structlog
 
+from executor.job import JobRunner
+from executor.job_account import close_log
+from executor.job_types import Job, JobStatus
+from executor.letters import act, acted, ids_in, note_of
+from executor.log.stored import LivePieces, LogFailedError, OwnershipLostError, StoredLog, nowhere, stored_events
+from executor.recovery import JobPast
+from executor.recovery.interrupted import interrupted
+from executor.store.artifacts import DatabaseArtifacts, artifacts_in
+from executor.store.database import Database
+from executor.store.fold import cancelled_job
 from registry.errors import DagwrightError, UsageError
 from registry.messages import Event
 from registry.redaction import error_fields, redact_data
 
 from .handover import HandOver, Outcome, let_go
-from .job import JobRunner
-from .job_account import close_log
-from .job_types import Job, JobStatus
-from .letters import act, acted, ids_in, note_of
-from .log.stored import LivePieces, LogFailedError, OwnershipLostError, StoredLog, nowhere, stored_events
-from .recovery import JobPast
-from .recovery.interrupted import interrupted
-from .store.artifacts import DatabaseArtifacts, artifacts_in
-from .store.database import Database
-from .store.fold import cancelled_job
 from .workshop import Workshop
 
 CLAIM = 10.0

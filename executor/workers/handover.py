@@ -9,9 +9,9 @@ from uuid import UUID
 
 import structlog
 
-from .log.stored import OwnershipLostError
-from .store.database import RETRY, BusyError, Connection, Database, outages
-from .store.statements import statement
+from executor.log.stored import OwnershipLostError
+from executor.store.database import RETRY, BusyError, Connection, Database, outages
+from executor.store.statements import statement
 
 Outcome = Literal["ended", "parked", "handed_over", "broke"]
 """What became of a job that was run: it has ended; or waits for a human and stands in no queue; or goes on elsewhere;

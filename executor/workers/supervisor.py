@@ -28,7 +28,7 @@ LONG = 30.0
 """Seconds after which a child's life was no failed start: the waits begin anew."""
 LAST = 2.0
 """Seconds a child has beyond its grace before it is killed."""
-WORKER = (sys.executable, "-m", "executor.worker")
+WORKER = (sys.executable, "-m", "executor.workers.worker")
 
 log = structlog.get_logger(__name__)
 

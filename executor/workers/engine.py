@@ -18,14 +18,15 @@ from uuid import UUID, uuid4
 
 import structlog
 
+from executor.store.database import outages
+from executor.store.statements import statement
+
 from .handover import HandOver, Outcome
-from .store.database import outages
-from .store.statements import statement
 
 if TYPE_CHECKING:
     from pgqueuer.models import Job
 
-    from .store.database import Connection, Database, Row
+    from executor.store.database import Connection, Database, Row
 
 ENTRYPOINT = "dagwright"
 HEARTBEAT = 30.0

@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from uuid import UUID
 
+from executor.store.database import Database
 from registry.errors import UsageError
-
-from .store.database import Database
 
 CHANNEL = "dw_inbox"
 LOOK = 3.0

@@ -10,8 +10,9 @@ from uuid import uuid4
 
 import structlog
 
+from executor.store.database import Database
+
 from .handover import HandOver, Outcome
-from .store.database import Database
 from .supervisor import LOST, MISCONFIGURED, WORKER
 
 AT_ONCE = 4

@@ -16,7 +16,7 @@ from pgqueuer.qm import QueueManager
 from pgqueuer.queries import Queries
 from pgqueuer.types import Channel, QueueManagerId
 
-from .store.database import Database, outages
+from executor.store.database import Database, outages
 
 T = TypeVar("T")
 

@@ -14,19 +14,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from executor.job_types import Job
+from executor.letters import note_of
+from executor.store.database import Database
+from executor.store.jobs import NewJob, insert, new_id
 from registry.errors import UsageError
 
 from .handover import Outcome
 from .inbox import Inbox
-from .job_types import Job
-from .letters import note_of
-from .store.database import Database
-from .store.jobs import NewJob, insert, new_id
 from .stored_job import run_stored_job
 from .workshop import Workshop
 
 if TYPE_CHECKING:
-    from .job import JobRunner
+    from executor.job import JobRunner
 
 LOCAL = "local"
 """The mark in a job's request that its own process runs it."""

@@ -1,11 +1,11 @@
-"""`python -m executor.worker`: one worker process, the child of a supervisor, which runs jobs out of the database.
+"""`python -m executor.workers.worker`: one worker process, a supervisor's child, which runs jobs out of the database.
 
 All it needs stands in variables, so that no secret is on a command line: the settings' own (DAGWRIGHT_DATABASE_URL and
 so on), and those of `WorkerEnvironment`. It ends when its standard input closes, that is, with its supervisor; on
 SIGTERM its jobs begin nothing new, and each is handed over when what it has under way has ended, after the setting
 `drain_seconds` at the latest; and at once, with exit code 75, when it finds that another worker owns one of its jobs:
 whatever it still holds must not be written. A job that may have killed its last worker gets a process like this one for
-itself (`executor.suspects`).
+itself (`executor.workers.suspects`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ from uuid import UUID, uuid4
 
 import structlog
 
+from executor.log.stored import LivePieces, OwnershipLostError, nowhere
+from executor.plain_errors import plain_errors
+from executor.settings import PREFIX, load_settings, read_environment
+from executor.store.database import Database, UnreachableError
 from registry.errors import ConfigError
 from registry.redaction import error_fields
 
@@ -32,19 +36,14 @@ from .engine import Engine
 from .handover import HandOver, Outcome
 from .inbox import Inbox
 from .live import LiveSender
-from .log.stored import LivePieces, OwnershipLostError, nowhere
-from .plain_errors import plain_errors
-from .settings import PREFIX, load_settings, read_environment
-from .store.database import Database, UnreachableError
 from .stored_job import run_stored_job
 from .supervisor import LOST, MISCONFIGURED, UNREACHABLE
 from .suspects import ALONE, OWNER, Suspects, is_suspect
 from .workshop import Workshop
 
 if TYPE_CHECKING:
+    from executor.settings_model import Settings
     from registry.models import ModelRegistry
-
-    from .settings_model import Settings
 
 LIVE, DEMO = "DAGWRIGHT_LIVE_SOCKET", "DAGWRIGHT_DEMO_URL"
 ORPHAN_GRACE = 2.0
@@ -87,8 +86,8 @@ class WorkerEnvironment:
 
 def main() -> int:
     """Runs a worker; its exit code."""
-    from .logging_setup import configure_logging
-    from .telemetry_setup import exporting
+    from executor.logging_setup import configure_logging
+    from executor.telemetry_setup import exporting
 
     try:
         settings = load_settings()
@@ -106,7 +105,7 @@ def main() -> int:
 
 async def work(settings: Settings, told: WorkerEnvironment) -> None:
     """Runs jobs until the process is told to end. Raises ConfigError, also where the schema is not this version's."""
-    from .store.migrate import check
+    from executor.store.migrate import check
 
     if settings.database_url is None:
         raise ConfigError("a worker needs a database: set DAGWRIGHT_DATABASE_URL")
@@ -182,9 +181,8 @@ def leave(job_id: str) -> NoReturn:
 @asynccontextmanager
 async def workshop(settings: Settings, told: WorkerEnvironment, inbox: Inbox) -> AsyncIterator[Workshop]:
     """What jobs are run with: the models and tools of this machine, closed afterwards. Raises ConfigError."""
+    from executor.command.setup import all_tools, with_retries
     from registry.config import load_models
-
-    from .command.setup import all_tools, with_retries
 
     if told.demo is None:
         models, demo = load_models(None, read_environment()), False
@@ -200,9 +198,8 @@ async def workshop(settings: Settings, told: WorkerEnvironment, inbox: Inbox) ->
 
 
 def _demonstration(url: str) -> ModelRegistry:
+    from executor.demo.serve import model
     from registry.models import ModelRegistry
-
-    from .demo.serve import model
 
     models = ModelRegistry()
     models.register("demo", model(url), roles=["general"], origin="the installed demonstration model")
@@ -211,9 +208,9 @@ def _demonstration(url: str) -> ModelRegistry:
 
 def _adapted(shop: Workshop) -> Workshop:
     """With what suits a small, slow model, as the command has it."""
-    from .demo.profile import adapted, profile
-    from .demo.serve import HEADER
-    from .job_options import JobOptions
+    from executor.demo.profile import adapted, profile
+    from executor.demo.serve import HEADER
+    from executor.job_options import JobOptions
 
     def options_of(settings: Settings) -> JobOptions:
         return adapted(profile(), JobOptions.from_settings(settings), shop.tools, said=settings.origins).options
