@@ -41,6 +41,9 @@ MAX_CRASHES = 5
 TOO_MANY = MAX_CRASHES + 2
 """As MAX_CRASHES; then not even its history is read any more: that may be what kills them."""
 
+UNREADABLE = (LookupError, TypeError, ValueError, AttributeError)
+"""What comes of reading events that another version has written."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -142,6 +145,9 @@ class _StoredRun:
         past: JobPast | None = None
         try:
             past = JobPast.read(events) if events else None
+        except UNREADABLE as error:
+            return self._unread("failed", "internal", "The worker that ran the job ended.", error)
+        try:
             self.letters |= ids_in(events)
             self.log.goes_on(0 if past is None else past.part)
             return JobRunner(self.work.job(self.row, self.log, artifacts, self._barrier, past))
@@ -218,7 +224,17 @@ class _StoredRun:
     async def _cancelled(self) -> Job:
         if not self.row["seq"]:
             return self._unstarted("cancelled", "cancelled", "The job was cancelled before it started.")
-        return await cancelled_job(self.database, self.row)
+        try:
+            return await cancelled_job(self.database, self.row)
+        except UNREADABLE as error:
+            return self._unread("cancelled", "cancelled", "The job was cancelled.", error)
+
+    def _unread(self, status: JobStatus, code: str, cause: str, error: Exception) -> Job:
+        """The account of a job whose events are not what this version knows: it ends, as any other."""
+        log.error("events_unreadable", job_id=self.job_id, **error_fields(error))
+        why = f"{type(error).__name__}: {error}"
+        done = "What it had done stands there, and its cost."
+        return self._unstarted(status, code, f"{cause} Its events can't be read by this version ({why}). {done}")
 
     async def _crashed(self) -> Job:
         """The account of a job that kills whoever runs it."""
@@ -229,7 +245,11 @@ class _StoredRun:
         if row["crashes"] >= TOO_MANY:
             return self._unstarted("failed", "crashed", f"{cause} anything new. What it had done stands in its events.")
         artifacts = await DatabaseArtifacts.load(self.database, self.job_id, self.owner)
-        past = JobPast.read([event async for event in stored_events(self.database, self.job_id)])
+        events = [event async for event in stored_events(self.database, self.job_id)]
+        try:
+            past = JobPast.read(events)
+        except UNREADABLE as error:
+            return self._unread("failed", "crashed", f"{cause} anything new.", error)
         names = artifacts.names()
         return interrupted(row, past, self.work.clock.time(), f"{cause} anything new.", names, "crashed")
 

@@ -13,7 +13,7 @@ import structlog
 from executor.store.database import Database
 
 from .handover import HandOver, Outcome
-from .supervisor import LOST, MISCONFIGURED, WORKER
+from .supervisor import LOST, MISCONFIGURED, UNREACHABLE, WORKER
 
 AT_ONCE = 4
 """Processes of suspects that a worker has at a time. A worker that dies may leave dozens of them, and each is a start's
@@ -24,7 +24,7 @@ ALONE = "DAGWRIGHT_ALONE"
 """The variable that names the one job a worker process is for …"""
 OWNER = "DAGWRIGHT_ALONE_OWNER"
 """… and the one with the owner under whose name it claims the job."""
-NO_CRASH = (0, LOST, MISCONFIGURED, -signal.SIGTERM, -signal.SIGINT)
+NO_CRASH = (0, LOST, MISCONFIGURED, UNREACHABLE, -signal.SIGTERM, -signal.SIGINT)
 """Exit codes that are not the job's doing."""
 
 log = structlog.get_logger(__name__)
