@@ -120,3 +120,47 @@ async def test_a_stop_ends_the_wait_of_a_single_agent(database: Database) -> Non
     row = await went_on(database, work, job)
     assert (row["status"], wiped) == ("cancelled", [])
     assert told(await events_of(database, job), "approval")[-1]["status"] == "rejected"
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_one_call_of_two_was_approved_and_under_way(database: Database, first: int) -> None:
+    """The other one waits on; of the one that was under way it is asked whether it took effect, and neither is made
+    again."""
+    wiped: list[str] = []
+    _, tools = wiping(wiped)
+
+    def both(request: ChatRequest) -> Any:
+        asked = any(message.role == "tool" for message in request.messages)
+        return "done" if asked else [ToolCall(f"c{disk}", "wipe", {"disk": disk}) for disk in ("sda", "sdb")]
+
+    async def statuses(call: str) -> list[str]:
+        approvals = told(await events_of(database, job), "approval")
+        return [told_["status"] for told_ in approvals if told_["call_id"] == call]
+
+    async def ends() -> bool:
+        return any(told_["status"] == "end" for told_ in told(await events_of(database, job), "call"))
+
+    async def uncertain() -> bool:
+        return await statuses(done) == ["waiting", "approved", "uncertain"]
+
+    work, job = workshop(Brain(both, STEP), tools), await new_job(database)
+    keys = [f"{job}/a/1/1/{number}" for number in (1, 2)]
+    done, waiting = keys[first], keys[1 - first]
+    async with Inbox.open(database) as inbox, asyncio.timeout(60):
+        here = replace(work, inbox=inbox)
+        task = asyncio.create_task(run_stored_job(database, uuid4(), job, here))
+        await until(lambda: statuses(waiting))
+        await said(database, job, "decide", call_id=done, approve=True)
+        await until(ends)
+        task.cancel()
+        await asyncio.wait({task})
+        calls = [event["seq"] for event in await events_of(database, job) if event["channel"] == "call"]
+        await cut(database, job, calls[0])  # it was begun
+        task = asyncio.create_task(run_stored_job(database, uuid4(), job, here))
+        await said(database, job, "decide", call_id=waiting, approve=True)
+        await until(uncertain)
+        await said(database, job, "decide", call_id=done, approve=True)
+        await task
+    events = await events_of(database, job)
+    assert [told_["status"] for told_ in told(events, "done")] == ["completed"]
+    assert sorted(wiped) == ["sda", "sdb"]
