@@ -73,8 +73,7 @@ class Ledger:
         """The next reply that is known at the caller's place."""
         if not self._known:
             return None
-        who = caller()
-        place = who.step_id, who.round, who.attempt, who.role, who.call_id
+        place = place_here()
         known = self._known.get(place)
         if not known:
             return None
@@ -176,6 +175,12 @@ class Ledger:
             "by_role": {role: usage.to_json() for role, usage in sorted(self.by_role.items())},
             "by_model": {model: usage.to_json() for model, usage in sorted(self.by_model.items())},
         }
+
+
+def place_here() -> Place:
+    """Where the reply to a call belongs that is made now."""
+    who = caller()
+    return who.step_id, who.round, who.attempt, who.role, who.call_id
 
 
 def place_of(turn: Event) -> Place:

@@ -12,7 +12,6 @@ from agent.past import AgentPast, Key
 from executor.job import JobRunner
 from executor.job_state import JobState
 from executor.job_types import Job, JobRequest
-from executor.results import StepResult
 from planner.plan import Plan
 from registry.errors import UsageError
 from registry.messages import Event, Message
@@ -120,7 +119,6 @@ def _agents(script: Script) -> dict[Key, AgentPast]:
 
 def _request(script: Script) -> JobRequest:
     opening = script.opening
-    kept = (StepResult.from_json(one) for one in script.kept)
     return JobRequest(
         opening["goal"],
         None if script.plan is None else Plan.from_json(script.plan),
@@ -128,7 +126,7 @@ def _request(script: Script) -> JobRequest:
         tuple(Message.from_json(message) for message in opening["history"]),
         opening["answer_mode"],
         plan_only=opening["plan_only"],
-        kept={result.id: result for result in kept},
+        kept={result.id: result for result in script.kept},
         domain=opening["domain"],
     )
 

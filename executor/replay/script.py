@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
-from agent.past import Key
+from agent.past import ASIDE, OWN_ROLES, Key
+from executor.ledger import Place, place_of
+from executor.results import StepResult
 from executor.schedule_types import ENDED, Abort
 from registry.errors import AbandonedError
 from registry.messages import Event, LLMResult
 
-Place: TypeAlias = tuple[str | None, int, int, str, str | None]
-"""Step, round, attempt, role and call of a model call."""
-AGENT_ROLES = ("step", "agent")
-ASIDE = ("compaction", "selection")
-"""Roles in which agents call models beside their own turns."""
-IN_AGENTS = (*AGENT_ROLES, *ASIDE, "tool")
+IN_AGENTS = (*OWN_ROLES, *ASIDE, "tool")
 """Roles of calls that a single agent makes by itself."""
 PIPELINE = {
     "route": ("mode", "domain_hint"),
@@ -103,7 +100,7 @@ class Script:
         self.job_id, self.started_at = events[0].job_id, events[0].ts
         self.opening, self.ending = events[0].payload, events[-1].payload
         self.plan: Mapping[str, Any] | None = None
-        self.kept: list[Mapping[str, Any]] = []
+        self.kept: list[StepResult] = []
         self.replies: dict[Place, deque[Reply]] = defaultdict(deque)
         self.cut_off: set[tuple[int, str]] = set()
         self.deaths: list[int] = []
@@ -219,7 +216,7 @@ class Script:
     def _progress(self, event: Event) -> None:
         told, step = event.payload, event.step_id or ""
         if told.get("kept"):
-            self.kept.append({**told, "id": step, "output": told.get("result"), "elapsed": told.get("duration") or 0.0})
+            self.kept.append(StepResult.from_progress(step, told))
             return
         ran = self._status.get(step) in ("running", "waiting")
         if ran and (told["status"] == "cancelled" or told.get("error_code") == "timeout"):
@@ -229,7 +226,7 @@ class Script:
 
     def _turn(self, event: Event) -> None:
         told = event.payload
-        place = event.step_id, told.get("round", 1), told["step_attempt"], told["role"], told["call_id"]
+        place = place_of(event)
         self._attempts[event.step_id] = told["step_attempt"]
         result = None if told["result"] is None else LLMResult.from_json(told["result"])
         error = None if told["error"] is None else (told["error"]["code"], told["error"]["message"])
@@ -243,7 +240,7 @@ class Script:
         step, _, _, role, call = reply.place
         if step is not None or call is not None or (self.single and role in ASIDE):
             return
-        if role not in AGENT_ROLES or reply.result is not None:  # what an agent made of errors stands in its own record
+        if role not in OWN_ROLES or reply.result is not None:  # what an agent made of errors stands in its own record
             self.items.append(Item("reply", reply.seq, reply=reply))
 
     def _unsent(self, event: Event) -> None:
@@ -251,7 +248,7 @@ class Script:
         told = event.payload
         place: Place = (None, 1, 1, told["where"], None)
         known = self.replies[place]
-        if told["where"] not in AGENT_ROLES and not (known and known[-1].error and known[-1].model == told["from"]):
+        if told["where"] not in OWN_ROLES and not (known and known[-1].error and known[-1].model == told["from"]):
             self._reply(Reply(event.seq, place, told["from"], 1, None, (told["error"], "")))
 
     def _act(self) -> None:

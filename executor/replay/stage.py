@@ -7,13 +7,15 @@ from collections import Counter, deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from agent.past import ASIDE, OWN_ROLES
+from executor.ledger import Place, place_here
 from executor.letters import act
 from registry.context import Caller, caller
 from registry.errors import AbandonedError, DagwrightError
 from registry.messages import Event
 
 from .departures import DepartedError, Departure, short, shown, words
-from .script import AGENT_ROLES, ASIDE, Item, Place, Reply, Script, of_the_pipeline, told_item
+from .script import Item, Reply, Script, of_the_pipeline, told_item
 
 if TYPE_CHECKING:
     from executor.job import JobRunner
@@ -112,9 +114,9 @@ class Stage:
         """The reply to the call that is being made here and now. Raises DepartedError where the log has none."""
         self._news += 1
         who = caller()
-        place: Place = (who.step_id, who.round, who.attempt, who.role, who.call_id)
+        place = place_here()
         known = self.script.replies.get(place)
-        if known and who.call_id is None and (who.role in AGENT_ROLES or who.role in ASIDE):
+        if known and who.call_id is None and who.role in (*OWN_ROLES, *ASIDE):
             while known and known[0].result is None:  # what an agent made of an error stands in its own record
                 known.popleft()
         if not known:
@@ -154,7 +156,7 @@ class Stage:
             and not self.script.aborted
             and self.script.ending["status"] != "completed"
         ):
-            place: Place = (who.step_id, who.round, who.attempt, who.role, who.call_id)
+            place = place_here()
             return Reply(0, place, model, 1, None, (str(code), str(self.script.ending.get("error") or "")))
         await self.nothing(who, "reply", "no reply to it is in the log", model)
         raise DepartedError

@@ -12,10 +12,10 @@ from uuid import uuid4
 
 import pytest
 
+from agent.past import OWN_ROLES
 from executor.job_handle import start_job
 from executor.log.stored import stored_events
 from executor.replay.run import NotReplayableError, replay
-from executor.replay.script import AGENT_ROLES
 from executor.results import StepResult
 from executor.settings_model import Settings
 from executor.store.database import Database
@@ -226,7 +226,7 @@ async def test_changed_words_anywhere_depart_at_what_they_change() -> None:
         job = await recorded(seed)
         rng = Random(seed)
         turns = [e for e in job.events if e.channel == "turn" and e.payload["result"] is not None
-                 and e.payload["role"] in (*AGENT_ROLES, "synthesis") and not _calls(e.payload)]  # fmt: skip
+                 and e.payload["role"] in (*OWN_ROLES, "synthesis") and not _calls(e.payload)]  # fmt: skip
         if not turns:
             continue
         chosen = rng.choice(turns)
