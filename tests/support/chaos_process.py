@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from executor import supervisor, suspects
 from executor.command import setup
+from executor.workers import supervisor, suspects
 from registry.tool_context import ToolContext
 from registry.tools import Tool, tool
 
