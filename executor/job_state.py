@@ -106,6 +106,19 @@ class JobState:
             activity=self.activity,
             past={} if past is None else past.agents,
         )
+        self.new_executor: Callable[..., DAGExecutor] = DAGExecutor
+        self.executor: DAGExecutor | None = None
+        self.agent: ReActAgent | None = None
+        self.ended: Job | None = None
+        self.started_at = clock.time()
+        self.clock0 = clock.monotonic()
+        self._begin()
+        if past is not None:
+            self._go_on(past)
+
+    def _begin(self) -> None:
+        """Where a new job stands."""
+        request = self.request
         self.mode: str = request.mode if request.plan is None else "dag"
         self.goal = request.goal
         self.plan = request.plan
@@ -115,14 +128,6 @@ class JobState:
         self.cancels: set[str] | None = None
         self.domain: str | None = request.domain
         self.fallbacks: list[Fallback] = []
-        self.new_executor: Callable[..., DAGExecutor] = DAGExecutor
-        self.executor: DAGExecutor | None = None
-        self.agent: ReActAgent | None = None
-        self.ended: Job | None = None
-        self.started_at = clock.time()
-        self.clock0 = clock.monotonic()
-        if past is not None:
-            self._go_on(past)
 
     def _go_on(self, past: JobPast) -> None:
         """From where the job stood."""

@@ -68,31 +68,10 @@ class Workshop:
         options = self.options_of(settings)
         models = self.models.subset(asked["models"]) if asked.get("models") else self.models
         tools = self._tools(asked.get("tools"), past)
-        budget = asked["budget"] if asked.get("budget") is not None else settings.budget
-        kept = _kept(asked.get("kept") or ())
-        plan = None
-        if asked.get("plan") is not None and "kept" in asked:  # it was checked when the job was run that it comes from
-            plan = Plan.from_json(asked["plan"])
-        elif asked.get("plan") is not None:
-            plan = self._plan(asked["plan"], row["goal"], models, tools, options)
         for name in () if past is None else past.models:
             models.get(name)  # its steps' agents belong to these
-        request = JobRequest(
-            row["goal"],
-            plan,
-            row["mode"],
-            tuple(Message.from_json(message) for message in asked.get("history") or ()),
-            asked.get("answer_mode") or settings.answer_mode,
-            {"notice": self.notice, **row["metadata"]} if self.notice else row["metadata"],
-            None if budget is None else Budget.of(budget),
-            row["kind"] == "plan",
-            row["created_at"].timestamp(),
-            row["parent"],
-            kept,
-            asked.get("domain"),
-        )
         return JobState(
-            request,
+            self._request(row, settings, _plan(row, models, tools, options)),
             models,
             tools,
             log=log,
@@ -116,13 +95,30 @@ class Workshop:
             return self.tools if asked is None else self.tools.subset(name for name in asked if name in self.tools)
         return self.tools if asked is None else self.tools.subset(asked)
 
-    def _plan(self, plan: Any, goal: str, models: ModelRegistry, tools: ToolRegistry, options: JobOptions) -> Plan:
-        hints = tuple(models.hints())
-        return parse_plan(plan, tools=tools.names(), models=hints, max_steps=options.max_steps, goal=goal)
+    def _request(self, row: Mapping[str, Any], settings: Settings, plan: Plan | None) -> JobRequest:
+        asked = row["request"]
+        budget = asked["budget"] if asked.get("budget") is not None else settings.budget
+        return JobRequest(
+            row["goal"],
+            plan,
+            row["mode"],
+            tuple(Message.from_json(message) for message in asked.get("history") or ()),
+            asked.get("answer_mode") or settings.answer_mode,
+            {"notice": self.notice, **row["metadata"]} if self.notice else row["metadata"],
+            None if budget is None else Budget.of(budget),
+            row["kind"] == "plan",
+            row["created_at"].timestamp(),
+            row["parent"],
+            {result["id"]: StepResult.from_json(result) for result in asked.get("kept") or ()},
+            asked.get("domain"),
+        )
 
 
-def _kept(results: Any) -> dict[str, StepResult]:
-    """Results of steps as they stand in a request: a list, or by id."""
-    if isinstance(results, Mapping):
-        results = [{**result, "id": name} for name, result in results.items()]
-    return {result["id"]: StepResult.from_json(result) for result in results}
+def _plan(row: Mapping[str, Any], models: ModelRegistry, tools: ToolRegistry, options: JobOptions) -> Plan | None:
+    """The plan that was given. That of a fork was checked when the job was run that it comes from."""
+    plan, hints = row["request"].get("plan"), tuple(models.hints())
+    if plan is None:
+        return None
+    if "kept" in row["request"]:
+        return Plan.from_json(plan)
+    return parse_plan(plan, tools=tools.names(), models=hints, max_steps=options.max_steps, goal=row["goal"])
