@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from registry.errors import ConfigError, DagwrightError, NotBuiltError, UsageError
 
-FAILED, USAGE, CANCELLED = 1, 2, 130
+FAILED, USAGE, LOST, CANCELLED = 1, 2, 75, 130
 NOT_BUILT = ("experiment",)
 """Commands of the design that do not exist yet; naming one says so."""
 OWN_MODULES = ("run", "plan", "serve", "worker", "db", "keys", "jobs", "fork", "replay", "batch")
@@ -32,7 +32,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit code: 0 completed, 1 failed, 2 usage or configuration, 3 partial, 4 budget
-    exceeded, 5 waits for a decision, 130 cancelled."""
+    exceeded, 5 waits for a decision, 75 lost ownership, 130 cancelled."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in words[: words.index("--")] if "--" in words else "--json" in words
     from .command.out import abandon, forgiving
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigError, UsageError) as error:
         return _complain(error, USAGE, as_json=as_json)
     except DagwrightError as error:
-        return _complain(error, FAILED, as_json=as_json)
+        return _complain(error, LOST if error.code == "ownership_lost" else FAILED, as_json=as_json)
     except KeyboardInterrupt:
         return _complain(_CancelledError(), CANCELLED, as_json=as_json)
     except BrokenPipeError:  # whoever read our output is gone: no use in saying so
@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="dagwright",
         description="Turns a goal into finished work: a plan of steps, each run by an agent on the model that fits it.",
         epilog="Exit codes: 0 completed, 1 failed, 2 usage, configuration or no model, 3 partial, 4 budget exceeded, "
-        f"5 waits for a decision, 130 cancelled. Not built yet: {', '.join(NOT_BUILT)}.",
+        f"5 waits for a decision, 75 lost ownership, 130 cancelled. Not built yet: {', '.join(NOT_BUILT)}.",
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")

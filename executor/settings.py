@@ -140,6 +140,11 @@ def settings_of_job(settings: Settings, options: Mapping[str, Any]) -> Settings:
     return _checked(values, type(settings))
 
 
+def of_a_job(settings: Settings) -> dict[str, Any]:
+    """What was set of a job's own, as JSON data: it holds wherever the job goes on."""
+    return {name: getattr(settings, name) for name in OF_A_JOB if name in settings.model_fields_set}
+
+
 def read_environment(env: Mapping[str, str] | None = None, cwd: str | os.PathLike[str] | None = None) -> dict[str, str]:
     """The environment with what `.env` in `cwd` adds to it: for models and keys, too."""
     env = os.environ if env is None else env

@@ -17,6 +17,7 @@ from agent.waits import Nobody
 from executor.hooks_config import build_hooks
 from executor.job_handle import JobHandle, start_job
 from executor.job_types import Job
+from executor.settings import of_a_job
 from executor.store.database import POOL_SIZE
 from executor.store.jobs import NewJob
 from executor.waits import Approve
@@ -109,7 +110,11 @@ async def _begun(
     new = NewJob(
         work if isinstance(work, str) else work.goal or "Carry out the plan.",
         options.mode or setup.mode,
-        request={} if isinstance(work, str) else {"plan": work.to_json()},
+        request={
+            "options": of_a_job(setup.settings),  # for a worker that goes on with it, should this process die
+            "answer_mode": setup.settings.answer_mode,
+            **({} if isinstance(work, str) else {"plan": work.to_json()}),
+        },
         metadata=metadata,
     )
     shop = Workshop(

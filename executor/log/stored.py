@@ -136,6 +136,8 @@ class StoredLog(JobLog):
                         return
         except BaseException as error:
             self._failed = error
+            if isinstance(error, OwnershipLostError):
+                self.seal()  # the job goes on elsewhere: that its work ends here is no news
             raise
         finally:
             if self._late is not None:

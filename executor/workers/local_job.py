@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from executor.job_types import Job
 from executor.letters import note_of
+from executor.log.stored import OwnershipLostError
 from executor.store.database import Database
 from executor.store.jobs import NewJob, insert, new_id
 from registry.errors import UsageError
@@ -113,7 +114,11 @@ async def kept_job(database: Database, job: NewJob, work: Workshop, tenant: str 
 
                 yield LocalJob(job_id, run, database)
         except BaseExceptionGroup as errors:
-            raise _one(errors) from None
+            error = _one(errors)
+            if isinstance(error, OwnershipLostError):
+                told = f"{job_id} belongs to another worker now, which goes on with it: `dagwright jobs show {job_id}`"
+                raise OwnershipLostError(told) from None
+            raise error from None
 
 
 def _one(error: BaseException) -> BaseException:

@@ -344,6 +344,7 @@ class _StoredRun:
             known = sorted(self.letters)
             rows = await self.database.patiently("log.take_letters", self.job_id, self.owner, known)
             if not rows:
+                self.log.seal()
                 raise OwnershipLostError(f"{self.job_id} belongs to another worker")
             if rows[0]["cancel"]:
                 runner.cancel()

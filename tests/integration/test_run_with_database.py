@@ -13,9 +13,13 @@ from typing import Any
 
 import pytest
 
+from agent.services import at_once
+from executor.log.memory import MemoryLog
 from executor.store.database import Database
 from executor.workers.engine import reconcile
+from registry.artifacts import MemoryArtifacts
 from tests.fakes import ProviderFake
+from tests.support.stored_jobs import workshop
 
 
 @pytest.fixture
@@ -79,6 +83,50 @@ async def test_a_living_process_keeps_its_job_and_a_killed_ones_goes_to_the_work
     async with database.connection() as connection:
         queued = await connection.fetchval("select dedupe_key from pgqueuer")
     assert queued == (await only_job(database))["id"]
+
+
+async def test_what_was_set_for_it_holds_where_it_goes_on(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    """A worker that takes it over has settings of its own: the budget stays the job's."""
+    asked = asyncio.Event()
+
+    async def stuck(view: Any) -> Any:
+        asked.set()
+        await asyncio.sleep(600)
+
+    async with ProviderFake(stuck) as fake:
+        args = ("--budget", "5000tokens", "--answer-mode", "direct", "a goal")
+        process = await begun(tmp_path, database_url, fake, *args)
+        await asyncio.wait_for(asked.wait(), 60)
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+    work = workshop(lambda request: "never asked", budget="9usd", max_steps=3)
+    job = work.job(await only_job(database), MemoryLog("job_1"), MemoryArtifacts(), at_once)
+    assert str(job.request.budget) == "5000tokens"
+    assert (job.request.answer_mode, job.options.max_steps) == ("direct", 3)
+
+
+async def test_a_command_whose_job_another_worker_has_says_so(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    """As where the database was away and a worker took the process for dead: the job is not cancelled, it goes on."""
+    asked = asyncio.Event()
+
+    async def stuck(view: Any) -> Any:
+        asked.set()
+        await asyncio.sleep(600)
+
+    async with ProviderFake(stuck) as fake:
+        process = await begun(tmp_path, database_url, fake, "a goal")
+        await asyncio.wait_for(asked.wait(), 60)
+        async with database.connection() as connection:
+            await connection.execute("update dw_jobs set owner = gen_random_uuid()")
+        out, err = await asyncio.wait_for(process.communicate(), 60)
+    assert (process.returncode, out) == (75, b""), err.decode()
+    assert b"belongs to another worker" in err
+    assert b"cancelled" not in err
+    assert (await only_job(database))["status"] == "running"
 
 
 async def test_a_letter_reaches_it(database: Database, database_url: str, tmp_path: Path) -> None:
