@@ -40,6 +40,16 @@ CASES = {
     "[x](javascript:alert(1))": "<p>x (javascript:alert(1))</p>",
     "[x](/v1/jobs) [y] [z](": "<p>x (/v1/jobs) [y] [z](</p>",
     "![alt](https://ok.example/a)": f'<p><a href="https://ok.example/a"{LINK}[picture] alt</a></p>',
+    "[bank.example/in](https://ok.example/a)": (
+        f'<p><a href="https://ok.example/a"{LINK}bank.example/in</a> (ok.example)</p>'
+    ),
+    "[http://10.0.0.1](https://ok.example/a)": (
+        f'<p><a href="https://ok.example/a"{LINK}http://10.0.0.1</a> (ok.example)</p>'
+    ),
+    "[ok.example/b](https://ok.example/a)": f'<p><a href="https://ok.example/a"{LINK}ok.example/b</a></p>',
+    "soft\u00adly \u2764\ufe0f\ufe0f a\U000e0100 \u8fba\U000e0100": (
+        "<p>soft⟨U+00AD⟩ly \u2764\ufe0f⟨U+FE0F⟩ a⟨U+E0100⟩ \u8fba\U000e0100</p>"
+    ),
     "<b>no</b> &amp; entity": "<p>&lt;b&gt;no&lt;/b&gt; &amp;amp; entity</p>",
     "- a\n- b\n  - c\n- d": "<ul><li>a</li><li><p>b</p><ul><li>c</li></ul></li><li>d</li></ul>",
     "3. a\n4. b": '<ol start="3"><li>a</li><li>b</li></ol>',

@@ -47,6 +47,15 @@ export function fill(node, ...children) {
   node.replaceChildren(...children.filter((child) => child || child === ''));
 }
 
+/** Makes these the children, in this order. Those that are there stay where they are, with the focus that they hold. */
+export function arrange(node, children) {
+  const wanted = new Set(children);
+  for (const child of [...node.children]) if (!wanted.has(child)) child.remove();
+  for (const [at, child] of children.entries()) {
+    if (node.children[at] !== child) node.insertBefore(child, node.children[at] ?? null);
+  }
+}
+
 /** Shows or hides a node. */
 export function show(node, shown) {
   if (node.hidden === Boolean(shown)) node.hidden = !shown;

@@ -193,8 +193,8 @@ class Reading {
 
 /** Whether a link's text names another place than the link leads to. */
 function misleading(text, url) {
-  text = text.slice(0, 300);
-  const named = /(?:https?:\/\/)?((?:[\p{L}\p{N}-]+\.)+[\p{L}]{2,})/u.exec(text.trim());
-  return Boolean(named) && url.protocol !== 'mailto:' && named[1].toLowerCase() !== url.hostname.toLowerCase()
-    && (text.includes('://') || text.trim() === named[0]);
+  text = text.trim().slice(0, 300);
+  const full = text.includes('://');
+  const named = (full ? /:\/\/([^/?#:@\s\\]*)(?![^/?#\s\\]*@)/u : /^((?:[\p{L}\p{N}-]+[.。．｡])+\p{L}{2,})(?=$|[/:?#])/u).exec(text);
+  return url.protocol !== 'mailto:' && (named ? named[1].toLowerCase() !== url.hostname.toLowerCase() : full);
 }

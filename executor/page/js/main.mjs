@@ -11,6 +11,7 @@ import { signIn } from './view/signin.mjs';
 const byId = (id) => /** @type {any} */ (document.getElementById(id));
 const main = byId('main');
 const THEMES = ['auto', 'light', 'dark'];
+let themeNow = 'auto';
 
 /** The address of a job, or of one of its steps. */
 function hrefOf(id, step) {
@@ -153,14 +154,25 @@ function announce(text) {
 }
 
 function getTheme() {
-  const kept = localStorage.getItem('theme');
-  return THEMES.includes(kept) ? kept : 'auto';
+  return themeNow;
 }
 
-function setTheme(theme) {
-  localStorage.setItem('theme', theme);
-  set(document.documentElement, 'data-theme', theme === 'auto' ? null : theme);
+function setTheme(chosen) {
+  themeNow = THEMES.includes(chosen) ? chosen : 'auto';
+  try {
+    localStorage.setItem('theme', themeNow);
+  } catch { /* it lasts as long as the page */ }
+  set(document.documentElement, 'data-theme', themeNow === 'auto' ? null : themeNow);
 }
 
-setTheme(getTheme());
+/** The theme that was chosen before. */
+function keptTheme() {
+  try {
+    return localStorage.getItem('theme');
+  } catch {
+    return null; // a browser that stores nothing
+  }
+}
+
+setTheme(keptTheme());
 new App().start();

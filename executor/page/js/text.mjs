@@ -8,8 +8,8 @@ export const STEP = 20_000;
 const LINE = 2_000;
 
 // Controls that turn the direction of what follows, or are not seen at all. Joiners (U+200C, U+200D) are part of
-// scripts and emoji and stay.
-const UNSEEN = /[\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
+// scripts and emoji and stay, as do selectors of variants where there is a sign that has some.
+const UNSEEN = /[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180e\u2028\u2029\u3164\uffa0\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]|(?<!\p{Script=Han})[\u{e0100}-\u{e01ef}]|(?<=[\ufe00-\ufe0f])[\ufe00-\ufe0f]/gu;
 // eslint-disable-next-line no-control-regex
 const CONTROLS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g;
 

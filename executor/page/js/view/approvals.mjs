@@ -1,7 +1,7 @@
 // Calls that wait for a human's word.
 
 import * as api from '../api.mjs';
-import { button, fill, h, say, show } from '../dom.mjs';
+import { arrange, button, h, say, show } from '../dom.mjs';
 import { duration, line } from '../text.mjs';
 import { excerptNode } from './rows.mjs';
 
@@ -17,12 +17,12 @@ export class Approvals {
   /** @param {Map<string, any>} waiting */
   update(waiting) {
     const before = this.cards;
-    this.cards = new Map([...waiting.values()].map((call) => [call.call, before.get(call.call) ?? this.card(call)]));
-    const nodes = [...this.cards.values()].map((card) => card.node);
-    if (nodes.length !== this.node.children.length || nodes.some((node, at) => node !== this.node.children[at])) {
-      fill(this.node, ...nodes);
-    }
-    show(this.node, nodes.length > 0);
+    this.cards = new Map([...waiting.values()].map((call) => {
+      const known = before.get(call.call);
+      return [call.call, known?.call === call ? known : this.card(call)];
+    }));
+    arrange(this.node, [...this.cards.values()].map((card) => card.node));
+    show(this.node, this.cards.size > 0);
   }
 
   tick() {
@@ -60,6 +60,6 @@ export class Approvals {
       if (call.until && !yes.disabled) say(until, ` for ${duration(Math.max(0, call.until - api.now()))} more`);
     };
     tick();
-    return { node, tick };
+    return { call, node, tick };
   }
 }

@@ -65,7 +65,7 @@ export class Dag {
     const { fontFamily: sans } = getComputedStyle(document.body);
     this.fonts = { text: `11px ${sans}`, small: `10px ${sans}`, name: `600 12px ${getComputedStyle(this.node).getPropertyValue('--mono')}` };
     const { layout } = this;
-    const size = this.size = layout.nodes.length > MANY ? SMALL : { ...LARGE };
+    const size = this.size = { ...(layout.nodes.length > MANY ? SMALL : LARGE) };
     if (this.narrow) {
       size.width = Math.min(LARGE.width, Math.floor((this.node.clientWidth - 2 * MARGIN) / layout.height) - size.across);
     }
@@ -114,7 +114,7 @@ export class Dag {
       mark,
       name: s('text', { class: 'name', x: 28, y: 20 }),
       time: s('text', { class: 'time', x: width - 9, y: 20, 'text-anchor': 'end' }),
-      task: this.size === SMALL ? null : s('text', { class: 'task', x: 10, y: 36 }),
+      task: height === SMALL.height ? null : s('text', { class: 'task', x: 10, y: 36 }),
       facts: s('text', { class: 'facts', x: 10, y: height - 8 }),
     };
     made.node = s('a', { href: this.hrefOf(id), class: 'step', tabindex: '-1', transform: `translate(${left},${top})` },

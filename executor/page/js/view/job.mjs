@@ -111,6 +111,7 @@ export class JobPage {
   }
 
   told(state) {
+    if (this.abort.signal.aborted) return; // the place is another page's
     if (state === 'gone') {
       fill(this.node, h('p', { class: 'card', role: 'alert' }, 'There is no such job.'));
       this.close();
@@ -142,6 +143,7 @@ export class JobPage {
 
   /** Has the next frame bring up to date what has changed. */
   later(what) {
+    if (this.abort.signal.aborted) return;
     if (what) this.fold.changed.add(what);
     this.frame ||= requestAnimationFrame(() => {
       this.frame = 0;

@@ -1,7 +1,7 @@
 // The list of jobs: filtered by status and metadata at the server, by words of the goal here; paged by keys.
 
 import * as api from '../api.mjs';
-import { button, fill, h, say, set, show, sign, turn } from '../dom.mjs';
+import { arrange, button, fill, h, say, set, show, sign, turn } from '../dom.mjs';
 import { duration, line, moment, money, words } from '../text.mjs';
 import { isEnded } from '../fold.mjs';
 
@@ -141,10 +141,7 @@ export class JobList {
     const before = this.rows;
     this.rows = new Map(jobs.map((job) => [job.id, before.get(job.id) ?? this.row(job)]));
     for (const job of jobs) this.update(this.rows.get(job.id), job);
-    const nodes = [...this.rows.values()].map((row) => row.node);
-    if (nodes.length !== this.list.children.length || nodes.some((node, at) => node !== this.list.children[at])) {
-      fill(this.list, ...nodes);
-    }
+    arrange(this.list, [...this.rows.values()].map((row) => row.node));
     this.select(this.current);
   }
 

@@ -8,10 +8,10 @@ const draft = { goal: '', mode: 'auto', budget: '', plan: '', metadata: '' };
 
 /** @param {HTMLElement} node @param {(job: any) => void} created */
 export function newJob(node, created) {
-  let key = crypto.randomUUID();
+  let key = fresh();
   const kept = (name) => ({ input: ({ target }) => {
     draft[name] = target.value;
-    key = crypto.randomUUID(); // another request: only the same one, sent again, is the same job
+    key = fresh(); // another request: only the same one, sent again, is the same job
   } });
   const goal = h('textarea', {
     id: 'goal', rows: 5, dir: 'auto', placeholder: 'What is to be done?', on: { ...kept('goal'), keydown: (event) => {
@@ -54,6 +54,11 @@ export function newJob(node, created) {
   h('div', { class: 'actions' }, send, h('span', { class: 'quiet' }, h('kbd', {}, 'Ctrl'), ' ', h('kbd', {}, 'Enter'))));
   node.replaceChildren(form);
   goal.focus({ preventScroll: true });
+}
+
+/** A key that nobody else has; `randomUUID` is not there over plain HTTP. */
+function fresh() {
+  return crypto.getRandomValues(new Uint32Array(4)).join('-');
 }
 
 /** The request. Raises an error that says what is wrong. */
