@@ -34,6 +34,7 @@ from tests.support.processes import (
     worker_env,
     zombies,
 )
+from tests.support.stored_jobs import events_of
 
 
 class Gate:
@@ -173,11 +174,16 @@ async def test_a_job_that_kills_whoever_goes_on_with_it_is_given_up_with_what_it
 ) -> None:
     gate = Gate()  # the calls of dead processes count as waiting, too
     provider_fake.script = gate
+
+    async def asked() -> bool:
+        return any(event["channel"] == "step" for event in await events_of(database, job_id))
+
     async with running("worker", home=tmp_path, env=worker_env(database_url, provider_fake)) as run:
         (worker,) = await ready(run)
         job_id = await new_job(database)
         for times in (1, 2):  # the second worker had written nothing
             await run.until(lambda calls=times: gate.waiting == calls)
+            await run.until(asked)  # what comes before the call is stored: those who come later have nothing to write
             os.kill(worker, signal.SIGKILL)
             (worker,) = await ready(run, times + 1)
         neighbour = await new_job(database)
