@@ -24,7 +24,7 @@ from registry.errors import UsageError
 from .handover import Outcome
 from .inbox import Inbox
 from .stored_job import run_stored_job
-from .workshop import Workshop
+from .workshop import GUARDS, Workshop
 
 if TYPE_CHECKING:
     from executor.job import JobRunner
@@ -104,7 +104,7 @@ async def kept_job(database: Database, job: NewJob, work: Workshop, tenant: str 
     async with database.own_connection() as alive:
         await alive.execute("select pg_advisory_lock(hashtextextended($1, 0))", job_id)
         async with database.transaction() as connection:
-            await insert(connection, tenant, replace(job, request={**job.request, LOCAL: True}), job_id=job_id)
+            await insert(connection, tenant, replace(job, request=_marked(job.request, work)), job_id=job_id)
         try:
             async with Inbox.open(database) as inbox, asyncio.TaskGroup() as group:
 
@@ -119,6 +119,13 @@ async def kept_job(database: Database, job: NewJob, work: Workshop, tenant: str 
                 told = f"{job_id} belongs to another worker now, which goes on with it: `dagwright jobs show {job_id}`"
                 raise OwnershipLostError(told) from None
             raise error from None
+
+
+def _marked(request: Mapping[str, Any], work: Workshop) -> dict[str, Any]:
+    """The request of a job that its own process runs. Guards that are declared here are named: a worker that has others
+    must not go on without them."""
+    guards = [entry.use for entry in work.options_of(work.settings).hooks]
+    return {**request, LOCAL: True, **({GUARDS: guards} if guards else {})}
 
 
 def _one(error: BaseException) -> BaseException:

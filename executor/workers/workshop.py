@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from planner.plan import Plan
 from registry.artifacts import ArtifactStore
 from registry.budget import Budget
 from registry.clock import SYSTEM_CLOCK, Clock
+from registry.errors import ConfigError
 from registry.messages import Event, Message
 from registry.models import ModelRegistry
 from registry.tools import ToolRegistry
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from executor.waits import Approve
 
 log = structlog.get_logger(__name__)
+
+
+GUARDS = "hooks"
+"""In a job's request: the declared hooks that it must not run without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,7 @@ class Workshop:
         asked = row["request"]
         settings = settings_of_job(self.settings, asked.get("options") or {})
         options = self.options_of(settings)
+        _check_guards(asked.get(GUARDS) or (), options)
         models = self.models.subset(asked["models"]) if asked.get("models") else self.models
         tools = self._tools(asked.get("tools"), past)
         for name in () if past is None else past.models:
@@ -122,3 +128,10 @@ def _plan(row: Mapping[str, Any], models: ModelRegistry, tools: ToolRegistry, op
     if "kept" in row["request"]:
         return Plan.from_json(plan)
     return parse_plan(plan, tools=tools.names(), models=hints, max_steps=options.max_steps, goal=row["goal"])
+
+
+def _check_guards(wanted: Collection[str], options: JobOptions) -> None:
+    """Raises ConfigError where a hook that the job began with is not declared here."""
+    missing = sorted(set(wanted) - {entry.use for entry in options.hooks})
+    if missing:
+        raise ConfigError(f"the job was begun with hooks that are not declared here: {', '.join(missing)}")

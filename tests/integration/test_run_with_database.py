@@ -19,7 +19,7 @@ from executor.store.database import Database
 from executor.workers.engine import reconcile
 from registry.artifacts import MemoryArtifacts
 from tests.fakes import ProviderFake
-from tests.support.stored_jobs import workshop
+from tests.support.stored_jobs import ran, workshop
 
 
 @pytest.fixture
@@ -162,3 +162,24 @@ async def test_a_database_that_is_not_there_is_told_at_once(provider_fake: Provi
     assert b"can't be used" in err
     assert b"secret" not in err
     assert provider_fake.requests == []
+
+
+async def test_a_worker_without_its_guards_does_not_go_on_with_it(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "dagwright.toml").write_text('[[hooks]]\nuse = "read_only"\n')
+    asked = asyncio.Event()
+
+    async def stuck(view: Any) -> Any:
+        asked.set()
+        await asyncio.sleep(600)
+
+    async with ProviderFake(stuck) as fake:
+        process = await begun(tmp_path, database_url, fake, "a goal")
+        await asyncio.wait_for(asked.wait(), 60)
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+    job = (await only_job(database))["id"]
+    row = await ran(database, workshop(lambda request: "never asked"), job)
+    assert row["status"] == "failed"
+    assert "hooks that are not declared here: read_only" in row["summary"]["error"]
