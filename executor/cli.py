@@ -177,7 +177,11 @@ def _service_parsers(commands: Any, everywhere: _Parser, parents: list[_Parser])
     serve.add_argument("--port", metavar="N", help="port to listen on (default: 8080; 0: any that is free)")
     serve.add_argument("--quick-start", action="store_true",
                        help="with no model configured, fetch the local demonstration model (once, 1.1 GB)")  # fmt: skip
-    _command(commands, "worker", [*parents, working], "worker processes for a service's database, on any host")
+    worker = _command(commands, "worker", [*parents, working], "worker processes for a service's database, on any host")
+    worker.description = (
+        "Takes jobs from the PostgreSQL of DATABASE_URL and runs them, on any host, with the same models.toml and "
+        "dagwright.toml as the service. The tables are made by `serve`, or by `db migrate`."
+    )
     db = _actions(commands, "db", "the schema of the service's database")
     _command(db, "migrate", [everywhere], "bring it up to this version")
     _command(db, "status", [everywhere], "whether it is this version's (exit code 1: it is not)")
@@ -212,7 +216,8 @@ def _again_parsers(commands: Any, everywhere: _Parser, parents: list[_Parser]) -
     fork = _command(commands, "fork", parents, "run a step of an ended job again, in a new job")
     fork.description = (
         "Makes a new job of an ended one: a step runs again, then what depends on it; the other steps' results are "
-        "kept, and the plan is not changed. A job that `run` ran is run here, one of the service's by its workers."
+        "kept, and the plan is not changed. A job that `run` ran "
+        "(kept where DATABASE_URL is set) is run here, one of the service's by its workers."
     )
     fork.add_argument("id", metavar="JOB", help="job_…")
     fork.add_argument("--step", metavar="ID", required=True, help="the step that runs again")
