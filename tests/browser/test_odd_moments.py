@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from executor.store.keys import KeyStore, Limits
 
 from . import chromium
 from .chromium import Watched
-from .tales import begun, ended, phase, plan, tale
+from .tales import begun, billed, diamond, ended, phase, plan, tale
 from .works import open_page, serving
 
 pytestmark = pytest.mark.heavy
@@ -117,3 +118,71 @@ async def test_a_long_chain_is_drawn_for_every_screen(database_url: str, watched
         await expect(page.locator(".dag .step")).to_have_count(64)
         assert await page.evaluate(width) == turned
         assert narrow <= 320
+
+
+async def test_the_focus_goes_on_when_a_call_is_decided(database_url: str, watched: Watched) -> None:
+    page = watched.page
+    async with serving(database_url, watched) as service:
+        told = [phase("planning"), plan(), begun("a"), asked("one"), asked("two")]
+        job = await tale(service, told, status=None)
+        await job.tell([], "needs_decision")
+        await open_page(page, service.url, f"#/jobs/{job.id}")
+        card = page.locator(".approval-card")
+        await expect(card).to_have_count(2)
+        await page.get_by_role("button", name="Approve").first.focus()
+        await page.keyboard.press("Enter")
+        await expect(card.first).to_be_focused()
+        await expect(card.first).to_contain_text("approved")
+        await job.tell([asked("one", "approved")], "needs_decision")
+        await expect(card).to_have_count(1)
+        await expect(card).to_be_focused()
+        await job.tell([asked("two", "rejected")], "needs_decision")
+        await expect(card).to_have_count(0)
+        await expect(page.locator("#main")).to_be_focused()
+
+
+async def test_a_cost_that_nobody_knows_is_not_zero(database_url: str, watched: Watched) -> None:
+    page = watched.page
+    unknown = {"cost_usd": None, "partial": True, "unpriced_calls": 1}
+    told = billed("a", "small", (1_000, 100), "0")
+    told[1]["usage"].update(unknown)
+    step = ended("a", usage={**told[1]["usage"]}, cost=None)
+    async with serving(database_url, watched) as service:
+        job = await tale(service, [phase("planning"), plan(), begun("a"), told, step])
+        await open_page(page, service.url, f"#/jobs/{job.id}/steps/a")
+        await expect(page.locator(".figures")).to_contain_text(re.compile(r"cost\s*unknown"))
+        await expect(page.locator(".panel .facts")).to_contain_text(re.compile(r"cost\s*unknown"))
+        await expect(page.locator(".list .facts")).to_contain_text("cost unknown")
+        await expect(page.locator("body")).not_to_contain_text("$")
+
+
+async def test_all_writings_fit_the_narrowest_screen(database_url: str, watched: Watched) -> None:
+    page = watched.page
+    await page.set_viewport_size({"width": 320, "height": 640})
+    async with serving(database_url, watched) as service:
+        job = await tale(service, diamond(text="- one\n- \u0623\u0628\u062c"), goal="\u05e9\u05dc\u05d5\u05dd")
+        await open_page(page, service.url, f"#/jobs/{job.id}")
+        item = page.locator("#answer li").last
+        await expect(item).to_have_css("direction", "rtl")
+        box = await item.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= 320 - 10 - 16  # room for its point
+        for part in await page.locator(".bar > :not(.gap):visible").all():
+            shape = await part.bounding_box()
+            assert shape is not None
+            assert shape["height"] <= 30, await part.inner_text()
+        assert await page.evaluate("document.documentElement.scrollWidth") <= 320
+
+
+async def test_who_signs_out_leaves_nothing(database_url: str, watched: Watched) -> None:
+    page = watched.page
+    watched.expected.append("401 (Unauthorized)")
+    async with serving(database_url, watched) as service:
+        _, secret = await KeyStore(service.database).create("anna", Limits())
+        await open_page(page, service.url)
+        for _ in range(2):
+            await page.get_by_label("API key").fill(secret)
+            await page.get_by_role("button", name="Sign in").click()
+            await expect(page.get_by_label("Goal", exact=True)).to_have_value("")
+            await page.get_by_label("Goal", exact=True).fill("nobody's business")
+            await page.get_by_role("button", name="Sign out").click()

@@ -5,7 +5,7 @@ import { button, fill, h, say, set, show } from './dom.mjs';
 import { line } from './text.mjs';
 import { JobPage } from './view/job.mjs';
 import { JobList } from './view/list.mjs';
-import { newJob } from './view/new.mjs';
+import { forget, newJob } from './view/new.mjs';
 import { signIn } from './view/signin.mjs';
 
 const byId = (id) => /** @type {any} */ (document.getElementById(id));
@@ -97,6 +97,7 @@ class App {
     try {
       await api.signOut();
     } catch { /* it may have ended by itself */ }
+    forget();
     this.leave();
   }
 

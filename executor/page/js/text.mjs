@@ -116,7 +116,7 @@ export function tokens(number) {
 
 /** USD, a decimal string as the API has it; null is not known. */
 export function money(cost, partial = false) {
-  if (cost === null || cost === undefined) return '—';
+  if (cost === null || cost === undefined) return 'unknown';
   const usd = Number(cost);
   const text = usd === 0 ? '$0' : usd < 0.0001 ? '<$0.0001' : `$${usd.toFixed(usd < 1 ? 4 : 2)}`;
   return partial ? `≥ ${text}` : text;

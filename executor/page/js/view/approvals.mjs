@@ -6,8 +6,10 @@ import { duration, line } from '../text.mjs';
 import { excerptNode } from './rows.mjs';
 
 export class Approvals {
-  /** @param {HTMLElement} node @param {string} jobId @param {(id: string) => string} hrefOf */
-  constructor(node, jobId, hrefOf) {
+  /** @param {HTMLElement} node @param {string} jobId @param {(id: string) => string} hrefOf
+   * @param {HTMLElement} after what has the focus when the card that held it, the last one, goes */
+  constructor(node, jobId, hrefOf, after) {
+    this.after = after;
     this.node = node;
     this.jobId = jobId;
     this.hrefOf = hrefOf;
@@ -21,7 +23,9 @@ export class Approvals {
       const known = before.get(call.call);
       return [call.call, known?.call === call ? known : this.card(call)];
     }));
+    const held = [...before.values()].some(({ node }) => node.contains(document.activeElement));
     arrange(this.node, [...this.cards.values()].map((card) => card.node));
+    if (held && !this.node.contains(document.activeElement)) (this.node.firstChild ?? this.after).focus();
     show(this.node, this.cards.size > 0);
   }
 
@@ -35,6 +39,7 @@ export class Approvals {
     const reason = h('input', { placeholder: 'Reason (optional)', autocomplete: 'off', 'aria-label': 'Reason' });
     const fault = h('p', { class: 'fault', role: 'alert', hidden: true });
     const decide = async (approve) => {
+      node.focus(); // a button that is disabled loses the focus to nowhere
       yes.disabled = no.disabled = true;
       show(fault, false);
       try {
@@ -48,7 +53,7 @@ export class Approvals {
     };
     const yes = button(uncertain ? 'It took effect' : 'Approve', () => decide(true), { class: 'first' });
     const no = button(uncertain ? 'It did not' : 'Reject', () => decide(false), { class: 'danger' });
-    const node = h('article', { class: 'approval-card', 'aria-label': uncertain ? 'Did this call take effect?' : 'A call waits for approval' },
+    const node = h('article', { class: 'approval-card', tabindex: '-1', 'aria-label': uncertain ? 'Did this call take effect?' : 'A call waits for approval' },
       h('div', { class: 'approval-head' }, h('b', {}, uncertain ? 'Did it take effect? ' : 'Waits for you: '),
         h('span', { class: 'tool' }, line(call.name, 100)),
         call.stepId !== undefined ? h('span', { class: 'quiet' }, ' in ', h('a', { href: this.hrefOf(call.stepId) }, line(call.stepId, 80))) : null,

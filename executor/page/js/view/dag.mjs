@@ -139,7 +139,7 @@ export class Dag {
     if (made.task) say(made.task, fitted(line(step.task, 200), this.fonts.text, width - 18));
     const calls = step.toolCalls || step.trail.calls;
     const facts = [step.kept ? 'kept' : null, step.model ? line(step.model, 40) : null,
-      step.cost !== null ? money(step.cost, step.usage?.partial) : null,
+      step.cost !== null && step.cost !== undefined ? money(step.cost, step.usage?.partial) : null,
       calls ? `${calls} call${calls === 1 ? '' : 's'}` : null].filter(Boolean).join(' · ');
     const waits = step.status === 'pending' || step.status === 'running' ? '' : words(step.status);
     say(made.facts, fitted(facts || waits, this.fonts.small, width - 18));

@@ -54,7 +54,7 @@ export class JobPage {
       this.panelBox), foot);
     this.head = new Head(head, this.id, (text) => this.fail(text));
     this.foot = new Foot(foot);
-    this.approvals = new Approvals(this.waiting, this.id, hrefOf);
+    this.approvals = new Approvals(this.waiting, this.id, hrefOf, node);
     this.dag = new Dag(this.dagPlace, hrefOf);
     this.agentRows = new Rows(this.agentPlace, this.id);
     this.answer = new Markdown(this.answerBox.querySelector('#answer'));

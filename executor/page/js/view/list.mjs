@@ -156,7 +156,10 @@ export class JobList {
     turn(row.mark, job.status);
     say(row.goal, line(job.goal, 140));
     const facts = [words(job.status), moment(job.created_at)];
-    if (isEnded(job.status)) facts.push(duration(job.elapsed), money(job.usage?.cost_usd, job.usage?.partial));
+    if (isEnded(job.status)) {
+      const cost = job.usage?.cost_usd ?? null;
+      facts.push(duration(job.elapsed), cost === null ? 'cost unknown' : money(cost, job.usage.partial));
+    }
     if (job.parent) facts.push('fork');
     if (job.batch) facts.push('batch');
     say(row.facts, facts.join(' · '));

@@ -4,7 +4,13 @@ import * as api from '../api.mjs';
 import { button, h, say, show } from '../dom.mjs';
 
 /** What was typed and not sent, while other jobs are looked at. */
-const draft = { goal: '', mode: 'auto', budget: '', plan: '', metadata: '' };
+const EMPTY = { goal: '', mode: 'auto', budget: '', plan: '', metadata: '' };
+const draft = { ...EMPTY };
+
+/** What was typed is the business of those alone who typed it. */
+export function forget() {
+  Object.assign(draft, EMPTY);
+}
 
 /** @param {HTMLElement} node @param {(job: any) => void} created */
 export function newJob(node, created) {
