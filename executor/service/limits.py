@@ -10,7 +10,7 @@ from decimal import Decimal
 
 from executor.store.database import Database
 from executor.store.keys import Key
-from executor.workers.engine import DAY
+from executor.store.queue import DAY
 from registry.clock import SYSTEM_CLOCK, Clock
 
 from .auth import Caller

@@ -9,13 +9,13 @@ from typing import Any, ClassVar, Literal
 from executor.job_types import Job, JobStatus
 from executor.json_lines import one_line
 from executor.results import rfc3339
-from executor.workers.engine import BATCH_PRIORITY, enqueue, release
 from registry.errors import DagwrightError
 from registry.redaction import redact
 from registry.text import clean
 
 from .database import Connection, Database, Row
 from .jobs import IdempotencyError, new_id
+from .queue import BATCH_PRIORITY, enqueue, release
 from .statements import statement
 
 Mode = Literal["plan", "run"]

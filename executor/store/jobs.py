@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from executor.workers.engine import enqueue
 from registry.errors import DagwrightError
 
 from .database import Connection, Database, Row
+from .queue import enqueue
 from .statements import statement
 
 

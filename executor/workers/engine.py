@@ -1,16 +1,15 @@
-"""The queue, which is PgQueuer, behind one small module: one row in it is one job of ours.
+"""Takes jobs from the queue (`executor.store.queue`): PgQueuer's loop, with what it lacks.
 
 An exception that escapes an entry point, and a coroutine that is cancelled, delete the row by default: nothing escapes
-ours. PgQueuer knows jobs by their own numbers; ours stand in the payload and, so that a job is queued once, in the
-deduplication key. PgQueuer ends its loop when a statement or its listener fails and then waits for all running tasks:
-here statements that fail are tried again and the listener is made anew, so that an outage stops nothing. Its signs of
-life are rare and late where the loop is busy: here they are frequent, and one statement for all jobs.
+ours. PgQueuer ends its loop when a statement or its listener fails and then waits for all running tasks: here
+statements that fail are tried again and the listener is made anew, so that an outage stops nothing. Its signs of life
+are rare and late where the loop is busy: here they are frequent, and one statement for all jobs.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from uuid import UUID, uuid4
 import structlog
 
 from executor.store.database import outages
+from executor.store.queue import ENTRYPOINT, gone, prune, reconcile
 from executor.store.statements import statement
 
 from .handover import HandOver, Outcome
@@ -26,9 +26,8 @@ from .handover import HandOver, Outcome
 if TYPE_CHECKING:
     from pgqueuer.models import Job
 
-    from executor.store.database import Connection, Database, Row
+    from executor.store.database import Database
 
-ENTRYPOINT = "dagwright"
 HEARTBEAT = 30.0
 """Seconds without a sign of life after which a row is given to another worker …"""
 BEATS = 5
@@ -37,12 +36,6 @@ POLL = 5.0
 """Seconds between looks at the queue where no notification comes."""
 BATCH = 10
 """Rows taken by one statement at most."""
-BATCH_PRIORITY = -10
-"""Of a batch's items in the queue; a single job has 0 and goes first."""
-HELD_AT_ONCE = 100
-"""Items in the queue and at work of a key whose money is limited, and nothing else: what they cost can come on top."""
-DAY = 24 * 3600.0
-"""Seconds of a key's limit of money."""
 RECONCILE = 30.0
 """Seconds between looks for jobs that have not ended and stand in no queue; sooner where a wait for a human is over."""
 OFTEN = 0.1
@@ -51,67 +44,11 @@ AGAIN = 1.0
 """Seconds before a job is tried again that could not be run at all."""
 FORCE = 1.0
 """Seconds that jobs have beyond the time they were given, to let themselves go; then they are cancelled."""
-KEPT = 24 * 3600.0
-"""Seconds for which PgQueuer's account of what was done is kept: nobody needs it but who looks for a mistake."""
-PRUNED = 10_000
-"""Rows of it that are taken away at once, at most."""
+
 log = structlog.get_logger(__name__)
 
 Handle = Callable[[str], Awaitable[Outcome | None]]
 """Runs one job; what became of it, None where its row may go."""
-
-
-async def enqueue(connection: Connection, job_ids: Sequence[str], priority: int = 0) -> None:
-    """Puts jobs into the queue, within the connection's transaction; one that is in it already stays as it is."""
-    from pgqueuer.queries import Queries
-
-    queries = Queries.from_asyncpg_connection(connection)  # type: ignore[arg-type]  # one of the pool will do
-    ids = list(job_ids)
-    await queries.enqueue(
-        [ENTRYPOINT] * len(ids),
-        [job_id.encode() for job_id in ids],
-        [priority] * len(ids),
-        dedupe_key=list(ids),
-        on_conflict="skip",
-    )
-
-
-async def release(
-    connection: Connection, *, of_jobs: Sequence[str] | None = None, tenants: Sequence[str] | None = None
-) -> int:
-    """Queues items of batches that are held back for their keys' limits, as far as there is room now: those of the
-    tenants of these jobs, of these tenants, or of all; how many."""
-    rows = await connection.fetch(statement("batches.release"), of_jobs, tenants, HELD_AT_ONCE, DAY)
-    if rows:
-        await enqueue(connection, [row["id"] for row in rows], BATCH_PRIORITY)
-    return len(rows)
-
-
-async def reconcile(database: Database) -> int:
-    """Enqueues the jobs that have not ended, could go on and have no row in the queue; how many there were.
-
-    A job loses its row when its worker fails in a way nobody foresaw, when an operator empties the queue, and when it
-    waits for a human: it gets one again when its wait is over.
-    """
-    async with database.transaction() as connection:
-        rows = await connection.fetch(statement("jobs.unqueued"), 0.0)
-        await _enqueue(connection, rows)
-        await release(connection)
-    return len(rows)
-
-
-async def _enqueue(connection: Connection, rows: Iterable[Row]) -> None:
-    for of_batch in (False, True):
-        ids = [row["id"] for row in rows if row["of_batch"] is of_batch]
-        if ids:
-            await enqueue(connection, ids, BATCH_PRIORITY if of_batch else 0)
-
-
-async def prune(database: Database) -> None:
-    """Takes away what PgQueuer has kept for long enough."""
-    async with database.connection() as connection:
-        await connection.execute(statement("queue.prune"), KEPT, PRUNED)
-        await connection.execute(statement("queue.prune_statistics"), KEPT, PRUNED)
 
 
 class Engine:
@@ -208,13 +145,9 @@ class Engine:
 
     async def _gone(self, job_ids: list[str]) -> None:
         """Enqueues those that were woken up while their rows were about to go, and remembers when others are due."""
-        async with self._database.transaction() as connection:
-            rows = await connection.fetch(statement("jobs.gone"), job_ids)
-            await _enqueue(connection, [row for row in rows if row["ready"]])
-            await release(connection, of_jobs=job_ids)
-        for row in rows:
-            if not row["ready"] and row["seconds"] is not None and row["seconds"] < RECONCILE:
-                asyncio.get_running_loop().call_later(max(0.0, row["seconds"]), self._look.set)
+        for seconds in await gone(self._database, job_ids):
+            if seconds < RECONCILE:
+                asyncio.get_running_loop().call_later(max(0.0, seconds), self._look.set)
 
     async def _reconciling(self) -> None:
         while True:

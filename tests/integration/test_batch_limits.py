@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from executor.store.keys import Key, KeyStore, Limits
-from executor.workers.engine import HELD_AT_ONCE, reconcile, release
+from executor.store.queue import HELD_AT_ONCE, reconcile, release
 from tests.fakes import ProviderFake, brain
 from tests.support.service import Service, running
 from tests.support.working import models_of, working

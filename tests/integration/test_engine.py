@@ -14,7 +14,8 @@ import pytest
 
 from executor.store.database import Database
 from executor.store.jobs import JobStore, NewJob
-from executor.workers.engine import Engine, Handle, enqueue, prune, reconcile
+from executor.store.queue import enqueue, prune, reconcile
+from executor.workers.engine import Engine, Handle
 from executor.workers.handover import Outcome
 from tests.support.command import PATIENCE
 from tests.support.processes import until

@@ -13,8 +13,8 @@ from executor.log.stored import OwnershipLostError
 from executor.store.database import BusyError, Database
 from executor.store.fold import end_cancelled
 from executor.store.jobs import JobStore, NewJob
+from executor.store.queue import enqueue, reconcile
 from executor.store.statements import statement
-from executor.workers.engine import enqueue, reconcile
 from executor.workers.handover import let_go
 from tests.support.stored_jobs import row_of
 from tests.support.workers import queue, sql

@@ -16,10 +16,12 @@ import pytest
 from agent.services import at_once
 from executor.log.memory import MemoryLog
 from executor.store.database import Database
-from executor.workers.engine import reconcile
+from executor.store.jobs import NewJob
+from executor.store.queue import reconcile
+from executor.workers.local_job import kept_job
 from registry.artifacts import MemoryArtifacts
 from tests.fakes import ProviderFake
-from tests.support.stored_jobs import ran, workshop
+from tests.support.stored_jobs import Brain, events_of, ran, told, workshop
 
 
 @pytest.fixture
@@ -183,3 +185,18 @@ async def test_a_worker_without_its_guards_does_not_go_on_with_it(
     row = await ran(database, workshop(lambda request: "never asked"), job)
     assert row["status"] == "failed"
     assert "hooks that are not declared here: read_only" in row["summary"]["error"]
+
+
+async def test_what_is_said_before_a_job_begins_stands_behind_its_first_event(database: Database) -> None:
+    """Whoever reads a log, to replay it for one, finds first what was asked."""
+    work = workshop(Brain(None, [{"id": "a", "task": "x"}]))
+    async with kept_job(database, NewJob("sum it up", "dag"), work) as handle:
+        handle.send("in French")
+        ended = await handle.result()
+    events = await events_of(database, handle.id)
+    assert events[0]["channel"] == "job_started"
+    assert [note["letter"] for note in told(events, "note") if note["kind"] == "letter"] == ["message"]
+    assert "in French" in ended.goal
+    async with kept_job(database, NewJob("sum it up", "dag"), work) as handle:
+        handle.cancel()
+        assert (await handle.result()).status == "cancelled"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from executor.workers.engine import enqueue
+from executor.store.queue import enqueue
 from tests.fakes import ProviderFake, brain
 from tests.support import sse
 from tests.support.working import models_of, working

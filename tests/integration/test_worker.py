@@ -16,7 +16,7 @@ import pytest
 from executor.demo.serve import HEADER, MODEL_NAME
 from executor.store.database import Database
 from executor.store.jobs import NewJob, insert
-from executor.workers.engine import enqueue
+from executor.store.queue import enqueue
 from executor.workers.worker import DEMO
 from tests.fakes import ProviderFake, View, brain
 from tests.fakes.brain import SYNTHESIS
