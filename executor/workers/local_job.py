@@ -44,7 +44,10 @@ class LocalJob:
         self._task = run(self)
 
     def started(self, runner: JobRunner) -> None:
-        """The job is ready: it hears what was said before."""
+        """The job is about to begin: once it has said so, it hears what was said before."""
+        asyncio.get_running_loop().call_soon(self._begun, runner)
+
+    def _begun(self, runner: JobRunner) -> None:
         self._runner = runner
         for text in self._said:
             self.send(text)

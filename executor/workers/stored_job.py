@@ -163,9 +163,9 @@ class _StoredRun:
 
     async def _run(self, runner: JobRunner, group: asyncio.TaskGroup) -> Outcome:
         self.runner = runner
+        self.job = group.create_task(_job(runner), name=f"job {self.job_id}")
         if self.work.on_runner is not None:
             self.work.on_runner(runner)
-        self.job = group.create_task(_job(runner), name=f"job {self.job_id}")
         helpers = [group.create_task(self._letters(runner), name=f"letters {self.job_id}")]
         if self.handover is not None:
             helpers.append(group.create_task(self._leave_when_told(runner, self.handover), name="hand over"))
