@@ -67,8 +67,8 @@ class Item:
         """The fields in which they don't."""
         mine, others = self.payload or {}, other.payload or {}
         names = PIPELINE.get(self.channel, ())
-        if self.cut_off:  # how far it had come is a matter of moments
-            names = tuple(name for name in names if name != "result")
+        if self.cut_off:  # how far it had come, and on which model of a chain, is a matter of moments
+            names = tuple(name for name in names if name not in ("result", "model"))
         return tuple(name for name in names if mine.get(name) != others.get(name))
 
     @property
