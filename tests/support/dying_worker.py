@@ -106,6 +106,14 @@ def workshop(die: Die, asked: list[str], effects: Path) -> Workshop:
     return Workshop(models, ToolRegistry(tools(die, effects)), Settings(completion_check_min_tools=0))
 
 
+async def die_in(database_url: str, job: str, kind: str, count: int, effects: Path) -> None:
+    """Runs a job in a process of its own, which dies in it."""
+    arguments = [database_url, job, kind, str(count), str(effects)]
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.support.dying_worker", *arguments)
+    async with asyncio.timeout(60):
+        assert await process.wait() == -signal.SIGKILL
+
+
 async def main(dsn: str, job: str, kind: str, count: str, effects: str) -> None:
     left = int(count)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +21,7 @@ from registry.testing import ScriptedLLM
 from registry.tool_context import ToolContext
 from registry.tools import tool
 from tests.support import stored_jobs
-from tests.support.dying_worker import ANSWER, never, workshop
+from tests.support.dying_worker import ANSWER, die_in, never, workshop
 from tests.support.sse import Answer, Sent
 from tests.support.stored_jobs import events_of, new_job, ran, told
 
@@ -36,14 +34,6 @@ WHOLE = ["choose_mode", "make_plan", *(f"step {turn}" for _ in "ab" for turn in 
 async def database(database_url: str) -> AsyncIterator[Database]:
     async with Database.open(database_url) as opened:
         yield opened
-
-
-async def die(database_url: str, job: str, kind: str, count: int, effects: Path) -> None:
-    """Runs the job in a process of its own, which dies in it."""
-    arguments = [database_url, job, kind, str(count), str(effects)]
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.support.dying_worker", *arguments)
-    async with asyncio.timeout(60):
-        assert await process.wait() == -signal.SIGKILL
 
 
 PLACES = [("step 2", 2), ("half an answer", 1), ("revise_plan", 1)]
@@ -59,7 +49,7 @@ async def test_killed_in_the_middle_it_comes_to_its_end(
     database: Database, database_url: str, tmp_path: Path, kind: str, count: int
 ) -> None:
     job, effects = await new_job(database, mode="auto"), tmp_path / "effects"
-    await die(database_url, job, kind, count, effects)
+    await die_in(database_url, job, kind, count, effects)
     before, asked = await events_of(database, job), list[str]()
     row = await ran(database, workshop(never, asked, effects), job)
     assert (row["status"], row["owner"], row["summary"]["answer"]) == ("completed", None, ANSWER)
@@ -102,7 +92,7 @@ async def test_killed_while_something_takes_effect(
     """Nobody repeats it, and its step is not completed before a human has spoken."""
     effects = tmp_path / "effects"
     job = await new_job(database, mode="dag", plan={"steps": [{"id": "a", "task": "find x"}]})
-    await die(database_url, job, "write", 1, effects)
+    await die_in(database_url, job, "write", 1, effects)
     async with Inbox.open(database) as inbox:
         work = asyncio.create_task(ran(database, replace(workshop(never, [], effects), inbox=inbox), job))
         async with asyncio.timeout(60):
@@ -146,7 +136,7 @@ async def test_an_artifact_of_a_call_that_is_made_again(database: Database) -> N
 async def test_a_model_that_is_no_longer_there(database: Database, database_url: str, tmp_path: Path) -> None:
     """A job whose model has gone can't go on: its account says what was done."""
     job, effects = await new_job(database, mode="dag"), tmp_path / "effects"
-    await die(database_url, job, "step 0", 2, effects)
+    await die_in(database_url, job, "step 0", 2, effects)
     other = ScriptedLLM([], model_id="other")
     row = await ran(database, replace(workshop(never, [], effects), models=as_registry(other)), job)
     summary = row["summary"]
@@ -160,9 +150,9 @@ async def test_a_tool_that_is_no_longer_there(database: Database, database_url: 
     """A job whose tool has gone goes on without it: the model is told so, and what was begun with it is uncertain."""
     effects = tmp_path / "effects"
     later = await new_job(database, mode="dag", plan={"steps": [{"id": "a", "task": "find x"}]})
-    await die(database_url, later, "step 1", 1, effects)
+    await die_in(database_url, later, "step 1", 1, effects)
     begun = await new_job(database, mode="dag", plan={"steps": [{"id": "a", "task": "find x"}]})
-    await die(database_url, begun, "write", 1, effects)
+    await die_in(database_url, begun, "write", 1, effects)
     work = workshop(never, [], effects)
     work = replace(work, tools=work.tools.subset(["look"]))
     row = await ran(database, work, later)
