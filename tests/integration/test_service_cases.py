@@ -39,8 +39,8 @@ def in_use(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     count, connection = [0], Database.connection
 
     @asynccontextmanager
-    async def counted(self: Database) -> AsyncIterator[Connection]:
-        async with connection(self) as found:
+    async def counted(self: Database, **named: Any) -> AsyncIterator[Connection]:
+        async with connection(self, **named) as found:
             count[0] += 1
             try:
                 yield found
