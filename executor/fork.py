@@ -77,11 +77,13 @@ class Told:
 def forked(parent: Fields, told: Told, fork: Fork, hints: Collection[str] | None) -> NewJob:
     """The new job of a row of `dw_jobs`. `hints`: the models' names and roles that the parent's steps may use; None:
     they are not known here. Raises ForkError."""
+    import networkx
+
     plan, results = _outcome(parent)
     if fork.step not in plan.by_id:
         known = ", ".join(list(plan.by_id)[:SHOWN])
         raise _wrong("unknown_step", "There is no such step", f"there is no step {_cut(fork.step)}: {known}", "step")
-    again = {fork.step, *(descendants(plan, fork.step) if fork.descendants else ())}
+    again = {fork.step, *(networkx.descendants(plan.graph, fork.step) if fork.descendants else ())}
     ended = parent["ended_at"].timestamp()
     kept = {name: _kept(name, results.get(name), ended) for name in plan.by_id if name not in again}
     _can_run(plan.by_id[fork.step], plan, kept)
@@ -99,21 +101,6 @@ def forked(parent: Fields, told: Told, fork: Fork, hints: Collection[str] | None
     _known_model(fork, hints)
     metadata = parent["metadata"] if fork.metadata is None else fork.metadata
     return NewJob(goal, "dag", "run", request, metadata, parent["id"], webhook=fork.webhook, artifacts=tuple(artifacts))
-
-
-def descendants(plan: Plan, step: str) -> set[str]:
-    """All steps that depend on a step, over others, too."""
-    below: dict[str, list[str]] = {}
-    for name, others in plan.deps.items():
-        for other in others:
-            below.setdefault(other, []).append(name)
-    found: set[str] = set()
-    left = list(below.get(step, ()))
-    while left:
-        if (name := left.pop()) not in found:
-            found.add(name)
-            left += below.get(name, ())
-    return found
 
 
 def _outcome(parent: Fields) -> tuple[Plan, dict[str, StepResult]]:

@@ -19,6 +19,7 @@ from registry.models import ModelRegistry
 
 from .job_time import JobTime
 from .reservations import Reservations, unpriced
+from .tally import Tally
 
 Place: TypeAlias = tuple[str | None, int, int, str, str | None]
 """Where a reply belongs: step, round, attempt, role, key of the tool call. Several at one place come in their order."""
@@ -55,9 +56,7 @@ class Ledger:
             for name in models.names():
                 if models.get(name).price is None:
                     raise unpriced(name, models.get(name).model_id)
-        self.usage = Usage.zero()
-        self.by_role: dict[str, Usage] = {}
-        self.by_model: dict[str, Usage] = {}
+        self.tally = Tally()
         self._known: defaultdict[Place, deque[LLMResult]] = defaultdict(deque)
 
     def restore(self, turns: Iterable[Event], pending: Iterable[Event]) -> None:
@@ -150,31 +149,18 @@ class Ledger:
             if record.result is not None and record.result.finish_reason == "length":
                 self.cut_by_budget |= record.prepared.reservation is not None and record.prepared.reservation.lowered
         usage = Usage.unknown() if record.usage is None else record.usage
-        self._sum(record.caller.role, record.model_name, usage)
+        self.tally.add(record.caller.role, record.model_name, usage)
         self._append("turn", _turn(record), record.caller.step_id)
-
-    def _sum(self, role: str, model: str, usage: Usage) -> None:
-        self.usage += usage
-        self.by_role[role] = self.by_role.get(role, Usage.zero()) + usage
-        self.by_model[model] = self.by_model.get(model, Usage.zero()) + usage
 
     def _count(self, turn: Mapping[str, Any]) -> None:
         """A call of before: one of unknown cost counts as the bound it had."""
         usage = Usage.recorded(turn["usage"])
-        self._sum(turn["role"], turn["model"], usage)
+        self.tally.add(turn["role"], turn["model"], usage)
         if self.reservations is not None:
             bound = turn.get("bound")
             self.reservations.restore(
                 cost_of(usage, None) if bound is None else Amount(Decimal(bound["usd"]), bound["tokens"])
             )
-
-    def to_json(self) -> dict[str, Any]:
-        """The job's usage in the public shape, with its parts by role and by model."""
-        return {
-            **self.usage.to_json(),
-            "by_role": {role: usage.to_json() for role, usage in sorted(self.by_role.items())},
-            "by_model": {model: usage.to_json() for model, usage in sorted(self.by_model.items())},
-        }
 
 
 def place_here() -> Place:

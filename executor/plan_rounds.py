@@ -66,7 +66,7 @@ class _Rounds:
         self.job = job
         self.planner = job.options.planner(job.models, job.tools, job.clock, job.fell_back)
         self.fixed = job.request.plan is not None
-        self.result = PlanResult("completed", {}, job.ledger.usage)
+        self.result = PlanResult("completed", {}, job.ledger.tally.usage)
         self.verdict = Verdict(False, 0.0)
         self.used, self.executed, self.heard = 0, False, False
         self.going: JobPast | None = None

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from registry.fallback import Fallback
 from registry.messages import Usage, money
 
 from .schedule_types import PlanStatus, StepStatus
+
+if TYPE_CHECKING:
+    from planner.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,14 @@ class StepOutcome:
     tool_calls: int = 0
     usage: Usage | None = None
     taint: tuple[str, ...] = ()
+
+
+def carried(plan: Plan, before: Mapping[str, StepResult]) -> dict[str, StepResult]:
+    """The steps of a round's plan at its beginning: those that it keeps as they are, the others as if nothing of their
+    name had been; first what is kept and no step of the plan."""
+    kept = {name: result for name, result in before.items() if name in plan.kept}
+    outside = {name: result for name, result in kept.items() if name not in plan.by_id}
+    return outside | {name: kept.get(name) or StepResult(id=name) for name in plan.by_id}
 
 
 def rfc3339(seconds: float | None) -> str | None:

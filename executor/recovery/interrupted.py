@@ -11,6 +11,8 @@ from executor.answer import joined, plain_statement
 from executor.job_types import Job
 from executor.results import StepResult
 from executor.schedule_types import ENDED
+from executor.tally import Tally
+from registry.messages import Usage
 
 from .job_past import JobPast
 
@@ -31,7 +33,10 @@ def interrupted(
     account, where = past.account, past.position
     steps = {name: _ended(step) for name, step in past.steps.items()}
     error = _error(past, cause)
-    usage = account.usage if row["status"] == "needs_decision" else replace(account.usage, partial=True)
+    tally = Tally()
+    for turn in account.turns:
+        tally.add(turn.payload["role"], turn.payload["model"], Usage.recorded(turn.payload["usage"]))
+    usage = tally.usage if row["status"] == "needs_decision" else replace(tally.usage, partial=True)
     return Job(
         row["id"],
         "failed",
@@ -49,8 +54,8 @@ def interrupted(
         row["created_at"].timestamp(),
         row["started_at"].timestamp(),
         now,
-        account.by_role,
-        account.by_model,
+        tally.by_role,
+        tally.by_model,
         row["metadata"],
         row["parent"],
         artifacts,

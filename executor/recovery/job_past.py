@@ -12,12 +12,12 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from agent.past import AgentPast, Key
-from executor.results import StepResult
+from executor.results import StepResult, carried
 from executor.schedule_types import ENDED
 from planner.analyzer import Verdict
 from planner.plan import Plan
 from registry.fallback import Fallback
-from registry.messages import Event, Usage
+from registry.messages import Event
 
 from .past_talk import Said, TalkFold
 from .past_time import PastTime
@@ -56,9 +56,6 @@ class Account:
     again; `retold` the changes of model in the running stage, which may come again. `open_calls`: tools whose call was
     begun and of which no end is known, by key. `cut_by_budget`: a reply was cut by a limit that the budget set."""
 
-    usage: Usage
-    by_role: Mapping[str, Usage]
-    by_model: Mapping[str, Usage]
     rounds: int
     iterations: int
     fallbacks: tuple[Fallback, ...] = ()
@@ -135,9 +132,6 @@ class _Fold:
         self.executed = self.heard = self.lowered = self.cut = False
         self.verdict: Verdict | None = None
         self.talk, self.time = TalkFold(), PastTime()
-        self.usage = Usage.zero()
-        self.by_role: dict[str, Usage] = {}
-        self.by_model: dict[str, Usage] = {}
         self.fallbacks: list[Fallback] = []
         self.retold: list[Fallback] = []
         self.attempt = 1
@@ -203,10 +197,7 @@ class _Fold:
     def _planned(self, event: Event) -> None:
         """A round's plan: of the steps so far only those that it keeps stay as they are."""
         plan = Plan.from_json(event.payload)
-        kept = {name: result for name, result in self.steps.items() if name in plan.kept}
-        self.plan = plan
-        self.steps = {name: result for name, result in kept.items() if name not in plan.by_id}
-        self.steps |= {name: kept.get(name) or StepResult(id=name) for name in plan.by_id}
+        self.plan, self.steps = plan, carried(plan, self.steps)
         self.folds = {}
         self._enter("planned")
 
@@ -265,10 +256,6 @@ class _Fold:
 
     def _turn(self, event: Event) -> None:
         payload = event.payload
-        usage, role, model = Usage.recorded(payload["usage"]), payload["role"], payload["model"]
-        self.usage += usage
-        self.by_role[role] = self.by_role.get(role, Usage.zero()) + usage
-        self.by_model[model] = self.by_model.get(model, Usage.zero()) + usage
         self.turns.append(event)
         self.cut |= payload["result"] is not None and payload["result"]["finish_reason"] == "length"
         if event.step_id is None:
@@ -352,9 +339,6 @@ class _Fold:
     def _account(self, begun: Mapping[str, StepPast]) -> Account:
         pending = [*self.pending, *(turn for name in begun for turn in self.folds[name].pending)]
         return Account(
-            self.usage,
-            self.by_role,
-            self.by_model,
             self.rounds,
             self.iterations,
             tuple(self.fallbacks),

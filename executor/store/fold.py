@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 from agent.waits import ASKED
 from executor.answer import joined, plain_statement
 from executor.job_types import Job
-from executor.results import StepResult
+from executor.results import StepResult, carried
+from executor.tally import Tally, add_to
 from planner.plan import Plan
 from registry.fallback import Fallback
 from registry.messages import Usage
@@ -33,9 +34,7 @@ class Folded:
     plan: Plan | None = None
     steps: dict[str, StepResult] = field(default_factory=dict)
     answer: list[str] = field(default_factory=list)
-    usage: Usage = field(default_factory=Usage.zero)
-    by_role: dict[str, Usage] = field(default_factory=dict)
-    by_model: dict[str, Usage] = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
     by_step: dict[str, Usage] = field(default_factory=dict)
     rounds: int = 0
     iterations: int = 0
@@ -65,10 +64,7 @@ class Folded:
                 self.fallbacks.append(Fallback.from_json(payload))
 
     def _new_plan(self, plan: Plan) -> None:
-        kept = {name: result for name, result in self.steps.items() if name in plan.kept}
-        self.plan = plan
-        self.steps = {name: result for name, result in kept.items() if name not in plan.by_id}
-        self.steps |= {name: kept.get(name) or StepResult(id=name) for name in plan.by_id}
+        self.plan, self.steps = plan, carried(plan, self.steps)
 
     def _progress(self, step_id: str, payload: Mapping[str, Any]) -> None:
         before = self.steps.get(step_id)
@@ -80,14 +76,9 @@ class Folded:
 
     def _turn(self, step_id: str | None, payload: Mapping[str, Any]) -> None:
         usage = Usage.recorded(payload.get("usage"))
-        self.usage += usage
-        for parts, name in (
-            (self.by_role, payload["role"]),
-            (self.by_model, payload["model"]),
-            (self.by_step, step_id),
-        ):
-            if name is not None:
-                parts[name] = parts.get(name, Usage.zero()) + usage
+        self.tally.add(payload["role"], payload["model"], usage)
+        if step_id is not None:
+            add_to(self.by_step, step_id, usage)
 
     def _say(self, payload: Mapping[str, Any]) -> None:
         status = payload.get("status")
@@ -134,15 +125,15 @@ def job_of(row: Fields, folded: Folded) -> Job:
         "".join(folded.answer),
         folded.plan,
         folded.results(),
-        folded.usage,
+        folded.tally.usage,
         0.0 if started is None else max(0.0, time.time() - started),
         rounds=folded.rounds,
         iterations=folded.iterations,
         created_at=_seconds(row["created_at"]),
         started_at=started,
         ended_at=_seconds(row["ended_at"]),
-        by_role=folded.by_role,
-        by_model=folded.by_model,
+        by_role=folded.tally.by_role,
+        by_model=folded.tally.by_model,
         metadata=row["metadata"],
         parent=row["parent"],
         fallbacks=tuple(folded.fallbacks),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import networkx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.fork import NEVER_RUN, Fork, ForkError, Told, descendants, forked
+from executor.fork import NEVER_RUN, Fork, ForkError, Told, forked
 from executor.results import StepResult
 from executor.store.jobs import NewJob
 from planner.plan import Plan, PlanStep
@@ -162,7 +163,7 @@ def test_what_can_not_be_forked(row: dict[str, Any], step: str, code: str) -> No
 def test_a_kept_step_never_depends_on_one_that_runs_again(edges: tuple[set[int], ...], data: st.DataObject) -> None:
     plan = plan_of(**{f"s{place}": " ".join(f"s{other}" for other in others) for place, others in enumerate(edges)})
     step = data.draw(st.sampled_from(sorted(plan.by_id)))
-    again = {step, *descendants(plan, step)}
+    again = {step, *networkx.descendants(plan.graph, step)}
     job = forked(parent(plan), NOTHING, Fork(step), None)
     assert set(kept(job)) == set(plan.by_id) - again
     assert not any(set(plan.by_id[name].dependencies) & again for name in kept(job))
