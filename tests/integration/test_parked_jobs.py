@@ -177,14 +177,19 @@ async def test_a_job_of_which_something_goes_on_is_not_parked(database: Database
 
     plan = {"steps": [{"id": "a", "task": "wipe it", "dependencies": []}, {"id": "b", "task": "y", "dependencies": []}]}
     async with worker(database, workshop(Brain(step, make_plan=plan), disk.tools)):
-        await until(lambda: asked(database, job))
-        await asyncio.sleep(3)
-        assert not await parked(database, job)
-        go.set()
-        await until(lambda: parked(database, job))
-        await decide(database, job)
-        await until(lambda: over(database, job))
+        await parks_only_after(database, job, go)
     assert ((await row_of(database, job))["status"], disk.wiped) == ("completed", 1)
+
+
+async def parks_only_after(database: Database, job: str, go: asyncio.Event) -> None:
+    """A call waits, but the job is parked only when what goes on beside it may end; then it is decided to its end."""
+    await until(lambda: asked(database, job))
+    await asyncio.sleep(3)
+    assert not await parked(database, job)
+    go.set()
+    await until(lambda: parked(database, job))
+    await decide(database, job)
+    await until(lambda: over(database, job))
 
 
 async def asked(database: Database, job: str) -> bool:
@@ -209,13 +214,7 @@ async def test_a_call_beside_the_one_that_waits_is_not_cut_off(database: Databas
         return [ToolCall("c", "wipe", {"disk": "sda"}), ToolCall("d", "slow", {"text": "x"})]
 
     async with worker(database, workshop(Brain(step), [*disk.tools, slow])):
-        await until(lambda: asked(database, job))
-        await asyncio.sleep(3)
-        assert not await parked(database, job)
-        go.set()
-        await until(lambda: parked(database, job))
-        await decide(database, job)
-        await until(lambda: over(database, job))
+        await parks_only_after(database, job, go)
     assert ((await row_of(database, job))["status"], disk.wiped, begun) == ("completed", 1, 1)
 
 

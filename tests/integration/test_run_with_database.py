@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,21 @@ async def begun(tmp_path: Path, dsn: str, fake: ProviderFake, *args: str) -> asy
     )  # fmt: skip
 
 
+@asynccontextmanager
+async def at_its_model(tmp_path: Path, dsn: str, *args: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The command, waiting for a reply of its model that does not come."""
+    asked = asyncio.Event()
+
+    async def stuck(view: Any) -> Any:
+        asked.set()
+        await asyncio.sleep(600)
+
+    async with ProviderFake(stuck) as fake:
+        process = await begun(tmp_path, dsn, fake, *args)
+        await asyncio.wait_for(asked.wait(), 60)
+        yield process
+
+
 async def only_job(database: Database) -> dict[str, Any]:
     async with database.connection() as connection:
         return dict(await connection.fetchrow("select * from dw_jobs") or {})
@@ -67,15 +83,7 @@ async def test_the_job_and_its_history_are_stored(
 async def test_a_living_process_keeps_its_job_and_a_killed_ones_goes_to_the_workers(
     database: Database, database_url: str, tmp_path: Path
 ) -> None:
-    asked = asyncio.Event()
-
-    async def stuck(view: Any) -> Any:
-        asked.set()
-        await asyncio.sleep(600)
-
-    async with ProviderFake(stuck) as fake:
-        process = await begun(tmp_path, database_url, fake, "a goal")
-        await asyncio.wait_for(asked.wait(), 60)
+    async with at_its_model(tmp_path, database_url, "a goal") as process:
         assert await reconcile(database) == 0
         process.send_signal(signal.SIGKILL)
         await process.wait()
@@ -91,16 +99,8 @@ async def test_what_was_set_for_it_holds_where_it_goes_on(
     database: Database, database_url: str, tmp_path: Path
 ) -> None:
     """A worker that takes it over has settings of its own: the budget stays the job's."""
-    asked = asyncio.Event()
-
-    async def stuck(view: Any) -> Any:
-        asked.set()
-        await asyncio.sleep(600)
-
-    async with ProviderFake(stuck) as fake:
-        args = ("--budget", "5000tokens", "--answer-mode", "direct", "a goal")
-        process = await begun(tmp_path, database_url, fake, *args)
-        await asyncio.wait_for(asked.wait(), 60)
+    args = ("--budget", "5000tokens", "--answer-mode", "direct", "a goal")
+    async with at_its_model(tmp_path, database_url, *args) as process:
         process.send_signal(signal.SIGKILL)
         await process.wait()
     work = workshop(lambda request: "never asked", budget="9usd", max_steps=3)
@@ -113,15 +113,7 @@ async def test_a_command_whose_job_another_worker_has_says_so(
     database: Database, database_url: str, tmp_path: Path
 ) -> None:
     """As where the database was away and a worker took the process for dead: the job is not cancelled, it goes on."""
-    asked = asyncio.Event()
-
-    async def stuck(view: Any) -> Any:
-        asked.set()
-        await asyncio.sleep(600)
-
-    async with ProviderFake(stuck) as fake:
-        process = await begun(tmp_path, database_url, fake, "a goal")
-        await asyncio.wait_for(asked.wait(), 60)
+    async with at_its_model(tmp_path, database_url, "a goal") as process:
         async with database.connection() as connection:
             await connection.execute("update dw_jobs set owner = gen_random_uuid()")
         out, err = await asyncio.wait_for(process.communicate(), 60)
@@ -170,15 +162,7 @@ async def test_a_worker_without_its_guards_does_not_go_on_with_it(
     database: Database, database_url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "dagwright.toml").write_text('[[hooks]]\nuse = "read_only"\n')
-    asked = asyncio.Event()
-
-    async def stuck(view: Any) -> Any:
-        asked.set()
-        await asyncio.sleep(600)
-
-    async with ProviderFake(stuck) as fake:
-        process = await begun(tmp_path, database_url, fake, "a goal")
-        await asyncio.wait_for(asked.wait(), 60)
+    async with at_its_model(tmp_path, database_url, "a goal") as process:
         process.send_signal(signal.SIGKILL)
         await process.wait()
     job = (await only_job(database))["id"]
