@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from executor.store.database import Database
 from registry import gate, redaction
 from tests.fakes import ProviderFake, brain
 from tests.support import postgres
@@ -45,6 +46,13 @@ async def database_url(postgres_server: tuple[str, str]) -> AsyncIterator[str]:
     dsn = await postgres.fresh(*postgres_server)
     yield dsn
     await postgres.dropped(postgres_server[0], dsn)
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """That database, with a pool of five."""
+    async with Database.open(database_url) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module", autouse=True)

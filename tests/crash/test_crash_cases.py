@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from executor.store.database import Database
 from tests.support.dying_worker import die_in, never, workshop
@@ -16,12 +13,6 @@ from tests.support.stored_jobs import events_of, new_job, ran, row_of, told
 
 FILE = Path(__file__).parents[1] / "cases" / "execution.jsonl"
 CASES = {row["id"]: row for row in map(json.loads, FILE.read_text(encoding="utf-8").splitlines())}
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with Database.open(database_url) as opened:
-        yield opened
 
 
 def calls_of(events: list[dict[str, Any]], step: str) -> int:

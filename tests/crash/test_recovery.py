@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,12 +27,6 @@ from tests.support.stored_jobs import events_of, new_job, ran, told
 WHOLE = ["choose_mode", "make_plan", *(f"step {turn}" for _ in "ab" for turn in range(3)), "judge_result",
          "revise_plan", *(f"step {turn}" for turn in range(3)), "judge_result", "synthesis"]  # fmt: skip
 """The model's calls of the whole job."""
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with Database.open(database_url) as opened:
-        yield opened
 
 
 PLACES = [("step 2", 2), ("half an answer", 1), ("revise_plan", 1)]

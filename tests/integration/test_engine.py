@@ -10,8 +10,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
-import pytest
-
 from executor.store.database import Database
 from executor.store.jobs import JobStore, NewJob
 from executor.store.queue import enqueue, prune, reconcile
@@ -19,12 +17,6 @@ from executor.workers.engine import Engine, Handle
 from executor.workers.handover import Outcome
 from tests.support.command import PATIENCE
 from tests.support.processes import until
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with Database.open(database_url) as opened:
-        yield opened
 
 
 async def created(database: Database, count: int = 1) -> list[str]:

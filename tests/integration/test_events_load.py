@@ -26,12 +26,6 @@ MEGABYTE = 1_000_000
 
 
 @pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with Database.open(database_url) as opened:
-        yield opened
-
-
-@pytest.fixture
 def server(database_url: str) -> Iterator[Process]:
     with started((database_url, "")) as (server,):
         yield server

@@ -320,12 +320,6 @@ def here(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("DAGWRIGHT_DATABASE_URL", database_url)
 
 
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with Database.open(database_url) as opened:
-        yield opened
-
-
 @pytest.mark.usefixtures("here")
 async def test_the_command_queues_a_fork_of_the_services_jobs(
     database: Database, capsys: pytest.CaptureFixture[str]

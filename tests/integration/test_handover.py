@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from typing import Any
-
-import pytest
 
 from executor.store.database import Database
 from executor.store.jobs import JobStore
@@ -23,12 +20,6 @@ from tests.support.workers import queue, worker
 
 LINE = [{"id": "a", "task": "x", "dependencies": []}, {"id": "b", "task": "y", "dependencies": ["a"]}]
 WIDE = [{"id": name, "task": name, "dependencies": []} for name in "ab"]
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with Database.open(database_url) as opened:
-        yield opened
 
 
 class Held:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -18,12 +17,6 @@ from executor.store.statements import statement
 from executor.workers.handover import let_go
 from tests.support.stored_jobs import row_of
 from tests.support.workers import queue, sql
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with Database.open(database_url) as opened:
-        yield opened
 
 
 async def owned(database: Database) -> tuple[str, UUID]:

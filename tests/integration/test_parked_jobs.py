@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
 
@@ -25,12 +24,6 @@ from tests.support.stored_jobs import Brain, events_of, new_job, row_of, told, w
 from tests.support.workers import queue, worker
 
 STEP = [{"id": "a", "task": "x", "dependencies": []}]
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with Database.open(database_url) as opened:
-        yield opened
 
 
 class Disk:

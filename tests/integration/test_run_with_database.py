@@ -12,8 +12,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from agent.services import at_once
 from executor.log.memory import MemoryLog
 from executor.store.database import Database
@@ -23,12 +21,6 @@ from executor.workers.local_job import kept_job
 from registry.artifacts import MemoryArtifacts
 from tests.fakes import ProviderFake
 from tests.support.stored_jobs import Brain, events_of, ran, told, workshop
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with Database.open(database_url) as opened:
-        yield opened
 
 
 async def begun(tmp_path: Path, dsn: str, fake: ProviderFake, *args: str) -> asyncio.subprocess.Process:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -22,12 +21,6 @@ from tests.support.processes import until
 from tests.support.stored_jobs import Brain, cut, events_of, new_job, ran, told, workshop
 
 STEP = [{"id": "a", "task": "x", "dependencies": []}]
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with Database.open(database_url) as opened:
-        yield opened
 
 
 async def left(database: Database, work: Workshop, job: str, channel: str) -> dict[str, Any]:

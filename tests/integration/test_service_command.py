@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -35,12 +34,6 @@ def shell(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DAGWRIGHT_DATABASE_URL", database_url)
     return Shell(capsys)
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with Database.open(database_url) as opened:
-        yield opened
 
 
 async def test_keys_are_made_listed_and_revoked(shell: Shell, database: Database) -> None:

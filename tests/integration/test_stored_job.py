@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -37,13 +37,6 @@ from tests.support.stored_jobs import (
     with_tools,
     workshop,
 )
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with Database.open(database_url) as opened:
-        yield opened
-
 
 # Whole jobs
 

@@ -24,12 +24,6 @@ from tests.support.stored_jobs import Brain, events_of, look_up, new_job, note, 
 LINE = [{"id": "a", "task": "x", "dependencies": []}, {"id": "b", "task": "y", "dependencies": ["a"]}]
 
 
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with Database.open(database_url) as opened:
-        yield opened
-
-
 class Held:
     """A step's reply that the test holds back; further replies come at once."""
 

@@ -42,12 +42,6 @@ async def stored(database: Database, job: str = "j1") -> list[Any]:
     return [dict(row) for row in await database.rows("log.read_events", job, 0, True, 10_000)]
 
 
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with Database.open(database_url) as opened:
-        yield opened
-
-
 async def test_what_was_appended_before_a_barrier_is_stored_after_it(database: Database) -> None:
     async with writing(database) as log:
         log.append("phase", {"phase": "planning"})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -22,12 +21,6 @@ name = os.environ["DAGWRIGHT_ALONE"]
 time.sleep(0.3)
 (folder / f"{name}.on").unlink()
 """
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with Database.open(database_url) as opened:
-        yield opened
 
 
 async def test_no_more_than_some_run_at_once(tmp_path: Path, database: Database) -> None:

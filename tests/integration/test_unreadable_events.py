@@ -3,20 +3,12 @@ A worker that only broke off would be given it again, for ever."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from executor.store.database import Database
 from tests.support.stored_jobs import Brain, cut, events_of, new_job, ran, workshop
 
 STEP = [{"id": "a", "task": "x", "dependencies": []}]
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with Database.open(database_url) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("which", ["job_started", "plan", "step_progress", "turn"])

@@ -67,12 +67,6 @@ def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhooks, "IDLE", 0.02)
 
 
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    async with Database.open(database_url) as opened:
-        yield opened
-
-
 async def job_with(database: Database, url: str, tenant: str = "", *, ended: bool = True) -> str:
     row, _ = await JobStore(database).create(tenant, NewJob("goal ü", webhook=url))
     if ended:
