@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
 from registry.errors import ConfigError, DagwrightError, NotBuiltError, UsageError
 
 FAILED, USAGE, LOST, CANCELLED = 1, 2, 75, 130
-INSIST = 5.0
-"""Seconds after which a cancellation is said again."""
 NOT_BUILT = ("experiment",)
 """Commands of the design that do not exist yet; naming one says so."""
 OWN_MODULES = ("run", "plan", "serve", "worker", "db", "keys", "jobs", "fork", "replay", "batch")
@@ -71,22 +69,7 @@ def _run(words: list[str]) -> int:
     from .command import log
 
     log.configure(options.log_level or "warning")
-    return asyncio.run(_insisting(_dispatch(options)))
-
-
-async def _insisting(work: Coroutine[Any, Any, int]) -> int:
-    """A command's work. Ctrl-C cancels it once, and a library may lose that on a busy machine: it is said again as long
-    as the work goes on."""
-    task = asyncio.create_task(work)
-    try:
-        await asyncio.wait({task})
-    except asyncio.CancelledError:
-        while not task.done():
-            task.cancel()
-            await asyncio.wait({task}, timeout=INSIST)
-        if task.cancelled():
-            raise
-    return task.result()
+    return asyncio.run(_dispatch(options))
 
 
 async def _dispatch(options: argparse.Namespace) -> int:
