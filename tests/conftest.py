@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -12,6 +13,13 @@ from executor.store.database import Database
 from registry import gate, redaction
 from tests.fakes import ProviderFake, brain
 from tests.support import postgres
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _processes_hear_ctrl_c() -> None:
+    """A shell has its background jobs ignore SIGINT, and all that they start: the processes of tests must hear it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
