@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from executor import create_app
 from executor.settings_model import Settings
@@ -84,18 +85,19 @@ async def test_the_database_of_the_settings_is_opened_and_closed(database_url: s
 
 
 async def test_a_fault_of_its_own_shows_nothing_of_its_inside(
-    database_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*given: Any) -> Any:
         raise KeyError("the inside: sk-secret-of-somebody-0123456789")
 
     monkeypatch.setattr("executor.service.routes.jobs.ordered", broken)
-    async with running(database_url) as service:
-        response = await service.http.post("/v1/jobs", json={"goal": "g"})
-        assert (response.status_code, response.json()["code"]) == (500, "internal")
-        assert "inside" not in response.text
-        assert (await service.http.get("/v1/jobs")).status_code == 200
-    assert "request_failed" in capsys.readouterr().out
+    with structlog.testing.capture_logs() as logged:
+        async with running(database_url) as service:
+            response = await service.http.post("/v1/jobs", json={"goal": "g"})
+            assert (response.status_code, response.json()["code"]) == (500, "internal")
+            assert "inside" not in response.text
+            assert (await service.http.get("/v1/jobs")).status_code == 200
+    assert "request_failed" in [entry["event"] for entry in logged]
 
 
 async def test_a_given_application_is_described(database_url: str) -> None:
