@@ -187,6 +187,14 @@ class ModelRegistry:
         twin.origin = {name: self.origin[name] for name in wanted if name in self.origin}
         return twin
 
+    def with_roles(self, roles: Mapping[str, str]) -> ModelRegistry:
+        """The same models, with these going first for their roles: `{"smart": "large"}`. Raises UnknownModelError."""
+        twin = self.each(lambda llm: llm)
+        for role, name in roles.items():
+            self.get(name)
+            twin._roles[role] = [name, *(other for other in self._roles.get(role, ()) if other != name)]
+        return twin
+
     def scoped(self, scope: Scope) -> ModelRegistry:
         """The same models, their calls bound to a job's budget and ledger; clients and lessons are shared."""
         return self.each(lambda llm: llm.scoped(scope))

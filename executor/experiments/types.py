@@ -1,0 +1,153 @@
+"""What an experiment consists of: tasks, arms, cells and their outcomes. Frozen values, plain data inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from planner.plan import Plan
+    from registry.budget import Budget
+    from registry.messages import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task. `target` is what a right answer is, for the grader to read; `plan` is executed as it is where there is
+    one. `metadata["kind"]` names the kind of work for policies and for the report's parts."""
+
+    id: str
+    input: str
+    target: Any = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    plan: Plan | None = None
+
+    @property
+    def kind(self) -> str | None:
+        """The kind of work, where it is named."""
+        kind = self.metadata.get("kind")
+        return None if kind is None else str(kind)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAnswer:
+    """A model's answer to a task, as it is on file. `score`: the file's own verdict, 0 to 1; `cost` in USD and
+    `latency` in seconds, None where they are not known."""
+
+    text: str = ""
+    score: float | None = None
+    cost: Decimal | None = None
+    latency: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedModel:
+    """A model whose answers are on file: one for each task, by the task's id."""
+
+    name: str
+    answers: Mapping[str, RecordedAnswer]
+    roles: tuple[str, ...] = ()
+
+
+ArmKind = Literal["job", "recorded"]
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way to do the tasks.
+
+    `kind` job: each task is a job, mode `dag`, `auto`, or `react` (a single agent, as a control), with `options` as a
+    job takes them (`routing`, `roles`, `budget`, … of `executor.settings.OF_A_JOB`). `kind` recorded: no model is
+    called; `routing` chooses for each task among the recorded models named in `among`, and the answer on file counts.
+    A single name in `among` needs no routing. `checker`: how often the checker that a cascade asks is right, 0 to 1.
+    """
+
+    name: str
+    kind: ArmKind = "job"
+    mode: str = "auto"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    routing: Any = None
+    among: tuple[str, ...] = ()
+    checker: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GraderSpec:
+    """How answers are judged: `use` names the grader, `options` are its own keys."""
+
+    use: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """Tasks × arms × repeats, in the order that `seed` says. `source` is the file as data, for the run's folder; `base`
+    is where relative paths begin. `reference`: the arm that the others are compared with, None: the best single one."""
+
+    name: str
+    tasks: tuple[Task, ...]
+    arms: tuple[Arm, ...]
+    grader: GraderSpec
+    repeats: int = 1
+    concurrency: int = 4
+    budget: Budget | None = None
+    seed: int = 0
+    recorded: Mapping[str, RecordedModel] = field(default_factory=dict)
+    cache: bool = True
+    reference: str | None = None
+    source: Mapping[str, Any] = field(default_factory=dict)
+    base: Path | None = None
+
+
+class Cell(NamedTuple):
+    """One task by one arm, once. Its place in the results."""
+
+    arm: str
+    task: str
+    repeat: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a cell.
+
+    `status` is the job's, or `completed` for an answer on file. `cost` in USD, None: unknown; `usage.partial`: a part
+    is unknown. `latency` in seconds; None where calls came from the cache or the file does not say. `models`: how many
+    steps (or answers) each model did in the end; `escalated`: how many of them a policy took to a stronger model.
+    `job_id` None: no job.
+    """
+
+    cell: Cell
+    status: str
+    answer: str = ""
+    error: str | None = None
+    error_code: str | None = None
+    cost: Decimal | None = None
+    usage: Usage | None = None
+    by_role: Mapping[str, Usage] = field(default_factory=dict)
+    by_model: Mapping[str, Usage] = field(default_factory=dict)
+    latency: float | None = None
+    rounds: int = 0
+    steps: int = 0
+    failed_steps: int = 0
+    models: Mapping[str, int] = field(default_factory=dict)
+    escalated: int = 0
+    cached_calls: int = 0
+    recorded_score: float | None = None
+    job_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """A cell's score, 0 to 1; None where it could not be judged: `reason` says why. `details`: a judge's two verdicts,
+    say. `cost` of the judging itself, None where no model judged."""
+
+    cell: Cell
+    score: float | None
+    reason: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    cost: Decimal | None = None
