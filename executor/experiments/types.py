@@ -85,8 +85,9 @@ class GraderSpec:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Tasks × arms × repeats, in the order that `seed` says. `source` is the file as data, for the run's folder; `base`
-    is where relative paths begin. `reference`: the arm that the others are compared with, None: the best single one."""
+    """Tasks by arms by repeats, in the order that `seed` says. `source` is the file as data, for the run's folder;
+    `base` is where relative paths begin. `reference`: the arm that the others are compared with, None: the best single
+    one."""
 
     name: str
     tasks: tuple[Task, ...]
