@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
-from registry.errors import ConfigError, DagwrightError, NotBuiltError, UsageError
+from registry.errors import ConfigError, DagwrightError, UsageError
 
 FAILED, USAGE, LOST, CANCELLED = 1, 2, 75, 130
-NOT_BUILT = ("experiment",)
-"""Commands of the design that do not exist yet; naming one says so."""
-OWN_MODULES = ("run", "plan", "serve", "worker", "db", "keys", "jobs", "fork", "replay", "batch")
+OWN_MODULES = ("run", "plan", "serve", "worker", "db", "keys", "jobs", "fork", "replay", "batch", "experiment")
 """Commands that have a module in `executor/command/` of their name, and in it a function of their name."""
 
 
@@ -59,8 +57,6 @@ class _CancelledError(DagwrightError):
 
 
 def _run(words: list[str]) -> int:
-    if words and words[0] in NOT_BUILT:
-        raise NotBuiltError(f"`dagwright {words[0]}` is not built yet")
     parser = _parser()
     options = parser.parse_args(words)
     if options.command is None:
@@ -111,11 +107,13 @@ def _complain(error: DagwrightError, code: int, *, as_json: bool) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from .command.experiment_parsers import experiment_parsers
+
     parser = _Parser(
         prog="dagwright",
         description="Turns a goal into finished work: a plan of steps, each run by an agent on the model that fits it.",
         epilog="Exit codes: 0 completed, 1 failed, 2 usage, configuration or no model, 3 partial, 4 budget exceeded, "
-        f"5 waits for a decision, 75 lost ownership, 130 cancelled. Not built yet: {', '.join(NOT_BUILT)}.",
+        "5 waits for a decision, 75 lost ownership, 130 cancelled.",
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -156,6 +154,10 @@ def _parser() -> argparse.ArgumentParser:
     _jobs_parser(commands, everywhere)
     _again_parsers(commands, everywhere, [everywhere, modelled, tooled])
     _batch_parser(commands, everywhere)
+    experiment_parsers(
+        _actions(commands, "experiment", "the same tasks by several arms, judged alike"),
+        everywhere, modelled, tooled, quick,
+    )  # fmt: skip
     demo = _command(commands, "demo", [everywhere], "replay a recorded run, without any model")
     demo.add_argument("--events", action="store_true", help="print the events as JSON lines")
     model = _actions(commands, "demo-model", "the local demonstration model")

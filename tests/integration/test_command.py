@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from executor.cli import NOT_BUILT
 from tests.fakes import BAD_KEY, ProviderFake, View, brain
 from tests.fakes.brain import ANSWER, SYNTHESIS
 from tests.support.command import (
@@ -253,7 +252,8 @@ async def test_a_part_of_the_work_is_partial(tmp_path: Path) -> None:
         (("run", GOAL, "--models", "none.toml"), "none.toml: no such file"),
         (("run", GOAL, "--maximum"), "unrecognized arguments: --maximum"),
         (("frobnicate",), "frobnicate"),
-        *(((name,), f"`dagwright {name}` is not built yet") for name in NOT_BUILT[:3]),
+        (("experiment",), "ACTION"),
+        (("experiment", "run", "none.toml"), "none.toml"),
     ],
 )
 async def test_wrong_use_exits_2_and_says_what_is_right(
@@ -265,16 +265,6 @@ async def test_wrong_use_exits_2_and_says_what_is_right(
     assert said in result.data["error"]["message"]
     no_traceback(result)
     assert provider_fake.requests == []
-
-
-def test_all_commands_that_are_not_built_say_so(capsys: pytest.CaptureFixture[str]) -> None:
-    from executor.cli import main
-
-    for name in NOT_BUILT:
-        assert main([name, "x"]) == 2
-        captured = capsys.readouterr()
-        assert f"`dagwright {name}` is not built yet" in captured.err
-        assert captured.out == ""
 
 
 async def test_nothing_configured_says_what_to_set_and_fetches_nothing(tmp_path: Path) -> None:

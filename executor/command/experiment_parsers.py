@@ -1,0 +1,56 @@
+"""What `dagwright experiment` can be told: argparse alone, for a quick start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def experiment_parsers(actions: Any, everywhere: Any, modelled: Any, tooled: Any, quick: Any) -> None:
+    """Adds the actions. `everywhere`, `modelled`, `tooled`, `quick` hold the options that commands share."""
+    _run(actions, [everywhere, modelled, tooled, quick])
+    _grade(actions, [everywhere, modelled, quick])
+    _report(actions, [everywhere])
+    _fit(actions, [everywhere])
+    _compare(actions, [everywhere])
+
+
+def _action(actions: Any, name: str, parents: list[Any], told: str, description: str) -> Any:
+    return actions.add_parser(name, parents=parents, help=told, description=description, allow_abbrev=False)
+
+
+def _run(actions: Any, parents: list[Any]) -> None:
+    run = _action(
+        actions, "run", parents, "run an experiment, or go on with it",
+        "Runs the tasks by each arm, judges the answers and reports. The same command goes on with what was "
+        "interrupted. Exit codes: 0 done, 2 usage or configuration, 3 something could not be run, 4 the run's budget "
+        "is used up, 130 interrupted.",
+    )  # fmt: skip
+    run.add_argument("file", metavar="FILE.toml", help="the experiment")
+    run.add_argument("--output", metavar="DIR", help="the run's folder (default: runs/NAME)")
+    run.add_argument("--data", metavar="PATH", help="what {data} stands for in the file's paths")
+    run.add_argument("--calls", metavar="FILE", help="the call cache to use (default: calls.sqlite in the folder)")
+    run.add_argument("--budget", metavar="AMOUNT", help="what the whole run may cost at most, instead of the file's")
+    run.add_argument("--concurrency", metavar="N", help="cells at once, instead of the file's")
+    run.add_argument("--no-report", action="store_true", help="only run: neither judge nor report")
+
+
+def _grade(actions: Any, parents: list[Any]) -> None:
+    grade = _action(
+        actions, "grade", parents, "judge a run's answers again",
+        "Judges the answers of a run's folder again, with its grader or another one. No task is run.",
+    )  # fmt: skip
+    grade.add_argument("folder", metavar="DIR", help="the run's folder")
+
+
+def _report(actions: Any, parents: list[Any]) -> None:
+    report = _action(actions, "report", parents, "report on a run", "Reports on a run's folder. Nothing is run.")
+    report.add_argument("folder", metavar="DIR", help="the run's folder")
+
+
+def _fit(actions: Any, parents: list[Any]) -> None:
+    _action(actions, "fit", parents, "make a `learned` routing policy", "Makes a `learned` routing policy of results.")
+
+
+def _compare(actions: Any, parents: list[Any]) -> None:
+    compare = _action(actions, "compare", parents, "tell two runs apart", "Tells two runs apart, task by task.")
+    compare.add_argument("folders", metavar="DIR", nargs=2, help="the runs' folders")
