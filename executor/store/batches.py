@@ -19,6 +19,8 @@ from .queue import BATCH_PRIORITY, enqueue, release
 from .statements import statement
 
 Mode = Literal["plan", "run"]
+Kind = Literal["plan", "run", "experiment"]
+"""What a batch is; an experiment is stored by `executor.store.experiments`."""
 
 CHUNK = 250
 """Items of one statement."""
@@ -30,8 +32,12 @@ LOCK = 0x64_77_62_61_74
 """The advisory lock under which batches are looked after ("dwbat")."""
 GOAL_SHOWN = 1_000
 """Characters of a goal that are kept of a line that is no good."""
-CANCELLED = "The batch was cancelled before this item began."
-EXPIRED = "The batch's time was over before this item began."
+ENDS = {
+    "cancelled": "The {whole} was cancelled before this {part} began.",
+    "expired": "The {whole}'s time was over before this {part} began.",
+    "spent": "What is left of the {whole}'s budget is not enough for this {part}.",
+}
+"""Why an item never began."""
 COUNTS = ("processing", "succeeded", "errored", "canceled", "expired")
 
 
@@ -73,7 +79,7 @@ class NewBatch:
     """What a batch is created from, beside its items. `seconds`: how long its items may take, all together. `held`: its
     key's limits bound what runs, so that its items are queued as others end."""
 
-    mode: Mode
+    mode: Kind
     seconds: float
     metadata: Mapping[str, Any] = field(default_factory=dict)
     idempotency_key: str | None = None
@@ -95,13 +101,8 @@ class BatchStore:
         """
         batch_id = new_id("batch")
         async with self.database.transaction() as connection:
-            row = await connection.fetchrow(
-                statement("batches.create"), batch_id, tenant, batch.mode, batch.seconds, batch.idempotency_key,
-                batch.request_hash, dict(batch.metadata),
-            )  # fmt: skip
-            if row is None:
-                known = await _known(connection, tenant, batch)
-                assert known is not None  # the key was taken
+            known = await claimed(connection, tenant, batch_id, batch)
+            if known is not None:
                 return known, False
             faults: list[tuple[int, Fault]] = []
             good, total = 0, 0
@@ -141,7 +142,7 @@ class BatchStore:
         however slowly they are taken. What had not begun when the batch's time was over is ended first."""
         due = await self.database.row("batches.due", batch_id)
         if due is not None:
-            await self._end_items(batch_id, CANCELLED if due["cancelled"] else EXPIRED)
+            await self._end_items(batch_id, due)
         after = 0
         while rows := await self.database.rows("batches.results", batch_id, after, PAGE, PAGE_BYTES):
             after = rows[-1]["line"]
@@ -152,7 +153,7 @@ class BatchStore:
         has ended stays as it is. Where it is cut off in the middle, `look_after` does the rest."""
         row = await self.database.row("batches.cancel", batch_id, tenant)
         if row is not None and row["open"]:
-            await self._end_items(batch_id, CANCELLED)
+            await self._end_items(batch_id, {**row, "cancelled": True})
         return row is not None
 
     async def look_after(self) -> int:
@@ -168,7 +169,7 @@ class BatchStore:
                 if row is None:
                     return touched + len(await connection.fetch(statement("batches.close")))
             last = row["id"]
-            await self._end_items(last, CANCELLED if row["cancelled"] else EXPIRED)
+            await self._end_items(last, row)
             touched += 1
 
     async def next_due(self) -> float | None:
@@ -176,14 +177,17 @@ class BatchStore:
         row = await self.database.row("batches.next_due")
         return None if row is None else row["seconds"]
 
-    async def _end_items(self, batch_id: str, why: str) -> None:
-        """Ends what nobody has begun, some at a time so that no worker has to wait for long; then asks the rest."""
-        ended = never_ran("cancelled", why, "cancelled")
+    async def _end_items(self, batch_id: str, why: Mapping[str, Any] | Row) -> None:
+        """Ends what nobody has begun, some at a time so that no worker has to wait for long; then asks the rest, unless
+        only a budget is spent."""
+        ended = never_ran("cancelled", *_account(why))
         done = last_event(ended)
         while True:
             row = await self.database.row("batches.end_queued", batch_id, ended, done, CHUNK)
             if row is None or not row["ended"]:
                 break
+        if why["spent"]:
+            return
         async with self.database.transaction() as connection:
             tenant = await connection.fetchval("select tenant from dw_batches where id = $1 for update", batch_id)
             asked = await connection.fetch(statement("batches.ask_the_rest"), batch_id)
@@ -191,6 +195,20 @@ class BatchStore:
             if unowned := [row["id"] for row in asked if not row["owned"]]:
                 await enqueue(connection, unowned, BATCH_PRIORITY)
             await release(connection, tenants=[tenant])
+
+
+async def claimed(connection: Connection, tenant: str, batch_id: str, batch: NewBatch) -> str | None:
+    """Stores the batch itself, without items; the id of the one that has its idempotency key already, else None.
+    Raises IdempotencyError where that was made from something else."""
+    row = await connection.fetchrow(
+        statement("batches.create"), batch_id, tenant, batch.mode, batch.seconds, batch.idempotency_key,
+        batch.request_hash, dict(batch.metadata),
+    )  # fmt: skip
+    if row is not None:
+        return None
+    known = await _known(connection, tenant, batch)
+    assert known is not None  # the key was taken
+    return known
 
 
 async def _known(connection: Connection, tenant: str, batch: NewBatch) -> str | None:
@@ -242,7 +260,7 @@ async def _add_good(connection: Connection, tenant: str, batch: NewBatch, batch_
 
 
 async def _add_bad(
-    connection: Connection, tenant: str, mode: Mode, batch_id: str, items: list[tuple[Item, Fault]]
+    connection: Connection, tenant: str, mode: Kind, batch_id: str, items: list[tuple[Item, Fault]]
 ) -> None:
     if not items:
         return
@@ -264,6 +282,16 @@ async def _add_bad(
         ended,
         [last_event(job) for job in ended],
     )
+
+
+def _account(why: Mapping[str, Any] | Row) -> tuple[str, str]:
+    """What is said of an item that never began, and the code of it."""
+    names = (
+        {"whole": "experiment", "part": "cell"} if why["mode"] == "experiment" else {"whole": "batch", "part": "item"}
+    )
+    if why["spent"]:
+        return ENDS["spent"].format(**names), "budget_exceeded"
+    return ENDS["cancelled" if why["cancelled"] else "expired"].format(**names), "cancelled"
 
 
 def never_ran(status: JobStatus, why: str, code: str) -> dict[str, Any]:

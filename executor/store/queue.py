@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from .feeding import feed
 from .statements import statement
 
 if TYPE_CHECKING:
@@ -45,12 +46,13 @@ async def enqueue(connection: Connection, job_ids: Sequence[str], priority: int 
 async def release(
     connection: Connection, *, of_jobs: Sequence[str] | None = None, tenants: Sequence[str] | None = None
 ) -> int:
-    """Queues items of batches that are held back for their keys' limits, as far as there is room now: those of the
-    tenants of these jobs, of these tenants, or of all; how many."""
+    """Queues items of batches that are held back for their keys' limits, and cells of experiments that are to begin, as
+    far as there is room now: those of the tenants of these jobs, of these tenants, or of all; how many."""
     rows = await connection.fetch(statement("batches.release"), of_jobs, tenants, HELD_AT_ONCE, DAY)
-    if rows:
-        await enqueue(connection, [row["id"] for row in rows], BATCH_PRIORITY)
-    return len(rows)
+    ids = [row["id"] for row in rows] + await feed(connection, of_jobs, tenants, HELD_AT_ONCE, DAY)
+    if ids:
+        await enqueue(connection, ids, BATCH_PRIORITY)
+    return len(ids)
 
 
 async def reconcile(database: Database) -> int:

@@ -36,7 +36,7 @@ from unnest($4::text[], $9::jsonb[]) as told (id, payload) where id in (select i
 -- the tenants of these jobs ($1), of these tenants ($2), of all where neither is given. $3: so many are open at once
 -- where a key has no limit of that; none begins where what was spent within $4 seconds has come to the key's limit.
 -- Jobs that wait for a human take no room. Two at once see different moments but the same order, and each item goes
--- once: no room is given twice.
+-- once: no room is given twice. Cells of experiments are begun by `experiments.begin`.
 with room as (
     select k.id as tenant, case
         when k.limits ? 'usd_per_day' and (
@@ -49,7 +49,7 @@ with room as (
         )
     end as items
     from dw_keys k
-    where exists (select from dw_jobs where tenant = k.id and held and ended_at is null) and (
+    where exists (select from dw_jobs where tenant = k.id and held and ended_at is null and cell is null) and (
         k.id = any ($2::text[])
         or k.id in (select tenant from dw_jobs where id = any ($1::text[]))
         or $1::text[] is null and $2::text[] is null
@@ -57,7 +57,7 @@ with room as (
 ), next as (
     select found.id
     from room, lateral (
-        select id from dw_jobs where tenant = room.tenant and held and ended_at is null
+        select id from dw_jobs where tenant = room.tenant and held and ended_at is null and cell is null
         order by created_at, line limit greatest(room.items, 0)
     ) found
 )
@@ -98,9 +98,9 @@ left join lateral (
 where b.id = $1 and b.tenant = $2
 
 -- name: page
--- Newest first, those after the batch $2. One more than a page: has_more.
+-- Newest first, those after the batch $2, without experiments. One more than a page: has_more.
 select id from dw_batches
-where tenant = $1
+where tenant = $1 and mode <> 'experiment'
   and ($2::text is null or (created_at, id) < (select created_at, id from dw_batches where id = $2 and tenant = $1))
 order by created_at desc, id desc limit $3
 
@@ -147,7 +147,7 @@ from (
     ) as open
 ) items
 where b.id = $1 and b.tenant = $2
-returning b.id, items.open
+returning b.id, b.mode, items.open, false as spent
 
 -- name: end_queued
 -- Ends items that nobody has begun, $4 at most: $2 is the ended job but for what is its own, $3 its last event. One
@@ -187,7 +187,9 @@ returning id, owner is not null as owned, pg_notify('dw_inbox', id)
 -- name: due
 -- Whether a batch that was cancelled or is past its time has items that nobody has begun; and if it was cancelled
 -- before.
-select coalesce(cancelled_at < expires_at, false) as cancelled from dw_batches b
+select mode, coalesce(cancelled_at < expires_at, false) as cancelled,
+    exists (select from dw_experiments where id = b.id and spent_at is not null) as spent
+from dw_batches b
 where id = $1 and ended_at is null and least(cancelled_at, expires_at) <= now()
   and exists (select from dw_jobs where batch = b.id and status = 'queued')
 
@@ -198,7 +200,9 @@ from dw_batches where ended_at is null and expires_at > now()
 
 -- name: unfinished
 -- A batch that was cancelled or is past its time and has items that nobody asked to end.
-select id, coalesce(cancelled_at < expires_at, false) as cancelled from dw_batches b
+select id, mode, coalesce(cancelled_at < expires_at, false) as cancelled,
+    exists (select from dw_experiments where id = b.id and spent_at is not null) as spent
+from dw_batches b
 where ended_at is null and (expires_at <= now() or cancelled_at is not null) and id > $1 and exists (
     select from dw_jobs where batch = b.id and status in ('queued', 'running', 'needs_decision') and not cancel
 )
