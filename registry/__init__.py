@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from .messages import Event, LLMResult, Message, StreamChunk, ToolCall, Usage
     from .models import ModelRegistry, as_registry
     from .prices import Price
+    from .routing import Choice, RouteRequest, RoutingPolicy, Trial
+    from .routing_config import policy_of, register_policy
     from .tool_context import ToolContext
     from .tools import Tool, ToolRegistry, tool
 
@@ -23,6 +25,7 @@ __all__ = [
     "Abilities",
     "AnthropicLLM",
     "Budget",
+    "Choice",
     "Event",
     "LLMResult",
     "Message",
@@ -30,13 +33,18 @@ __all__ = [
     "OpenAIChatLLM",
     "OpenAIResponsesLLM",
     "Price",
+    "RouteRequest",
+    "RoutingPolicy",
     "StreamChunk",
     "Tool",
     "ToolCall",
     "ToolContext",
     "ToolRegistry",
+    "Trial",
     "Usage",
     "as_registry",
+    "policy_of",
+    "register_policy",
     "tool",
 ]
 
@@ -50,6 +58,8 @@ _HOMES = {
     "messages": ("Event", "LLMResult", "Message", "StreamChunk", "ToolCall", "Usage"),
     "models": ("ModelRegistry", "as_registry"),
     "prices": ("Price",),
+    "routing": ("Choice", "RouteRequest", "RoutingPolicy", "Trial"),
+    "routing_config": ("policy_of", "register_policy"),
     "tool_context": ("ToolContext",),
     "tools": ("Tool", "ToolRegistry", "tool"),
 }

@@ -48,13 +48,15 @@ class Choice:
 @dataclass(frozen=True, slots=True)
 class Trial:
     """What came of the work on a model. `error`: code of its failure; `check`: what its checks found wrong, empty where
-    they passed or there were none; `confidence`: its own report, 0 to 1, None where it was not asked or did not say."""
+    they passed or there were none; `confidence`: its own report, 0 to 1, None where it was not asked or did not say;
+    `asked`: whether it was."""
 
     model: str
     output: str = ""
     error: str | None = None
     check: str = ""
     confidence: float | None = None
+    asked: bool = False
 
 
 class RoutingPolicy(ABC):
@@ -68,16 +70,26 @@ class RoutingPolicy(ABC):
         """The model that begins. Raises UsageError where the policy names one that is not registered."""
 
     def escalate(self, request: RouteRequest, models: ModelRegistry, tried: Trial) -> Choice | None:
-        """The model that does the work anew after this trial; None: the trial's outcome stands."""
+        """The model that does the work anew after this trial; None: the trial's outcome stands. Not asked after errors
+        that no other model can help (auth, quota, the budget), nor for a model that was tried already."""
         return None
 
     def asks(self, request: RouteRequest, models: ModelRegistry, model: str) -> bool:
         """Whether a success on this model is followed by the question how sure it is (`Trial.confidence`)."""
         return False
 
+    def checks(self, request: RouteRequest, models: ModelRegistry, model: str) -> bool:
+        """Whether a result of this model gets the step check, also where the options don't ask for one."""
+        return False
+
+    def check(self, models: ModelRegistry) -> None:
+        """Raises UsageError where the policy can't route among these models: asked before anything runs. By default it
+        chooses for an empty request, to see."""
+        chosen(self, self.choose(RouteRequest("", step_id=""), models), models)
+
     @abstractmethod
     def to_json(self) -> Mapping[str, Any]:
-        """The policy as `policy_of` reads it."""
+        """The policy as `registry.routing_config.policy_of` reads it, as plain JSON data."""
 
 
 Factory: TypeAlias = "Callable[..., RoutingPolicy]"
@@ -139,6 +151,11 @@ class ByKind(RoutingPolicy):
             return Choice(named(models, self.default), "table: default")
         return Hint().choose(request, models)
 
+    def check(self, models: ModelRegistry) -> None:
+        """All models that the table names must be there."""
+        for name in (*self.models.values(), *(() if self.default is None else (self.default,))):
+            named(models, name)
+
     def to_json(self) -> Mapping[str, Any]:
         """The policy as `policy_of` reads it."""
         return {
@@ -146,6 +163,45 @@ class ByKind(RoutingPolicy):
             "models": dict(self.models),
             **({} if self.default is None else {"default": self.default}),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned(RoutingPolicy):
+    """Some steps have their model, which nothing changes; the others are routed by another policy."""
+
+    name: ClassVar[str] = "pinned"
+    models: Mapping[str, str]
+    others: RoutingPolicy
+
+    def choose(self, request: RouteRequest, models: ModelRegistry) -> Choice:
+        """The step's own model."""
+        pin = self._pin(request)
+        if pin is None:
+            return self.others.choose(request, models)
+        return Choice(models.resolve_name(pin), f"pinned: {pin}")
+
+    def escalate(self, request: RouteRequest, models: ModelRegistry, tried: Trial) -> Choice | None:
+        """None for a step that has its model."""
+        return None if self._pin(request) is not None else self.others.escalate(request, models, tried)
+
+    def asks(self, request: RouteRequest, models: ModelRegistry, model: str) -> bool:
+        """As the other policy says, for its steps."""
+        return self._pin(request) is None and self.others.asks(request, models, model)
+
+    def checks(self, request: RouteRequest, models: ModelRegistry, model: str) -> bool:
+        """As the other policy says, for its steps."""
+        return self._pin(request) is None and self.others.checks(request, models, model)
+
+    def check(self, models: ModelRegistry) -> None:
+        """As the other policy says."""
+        self.others.check(models)
+
+    def to_json(self) -> Mapping[str, Any]:
+        """What is pinned, and the other policy; this one is never configured."""
+        return {"use": self.name, "models": dict(self.models), "others": dict(self.others.to_json())}
+
+    def _pin(self, request: RouteRequest) -> str | None:
+        return None if request.step_id is None else self.models.get(request.step_id)
 
 
 def kinds_of(request: RouteRequest) -> tuple[str, ...]:
@@ -160,6 +216,20 @@ def kinds_of(request: RouteRequest) -> tuple[str, ...]:
         )
         if key
     )
+
+
+def chosen(policy: RoutingPolicy, choice: Choice, models: ModelRegistry) -> Choice:
+    """A policy's choice, once it is known to be one. Raises UsageError for anything but a registered model."""
+    from .errors import UsageError
+
+    if not isinstance(choice, Choice):
+        raise UsageError(f"the routing policy {policy.name!r} gave a {type(choice).__name__}, not a Choice")
+    if choice.model not in models:
+        known = ", ".join(models.names())
+        raise UsageError(
+            f"the routing policy {policy.name!r} chose {choice.model!r}, which is no model: there are {known}"
+        )
+    return choice
 
 
 def named(models: ModelRegistry, name: str) -> str:
