@@ -35,8 +35,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class RecordedAnswer:
-    """A model's answer to a task, as it is on file. `score`: the file's own verdict, 0 to 1; `cost` in USD, `latency` in
-    seconds and `confidence`, the model's own report from 0 to 1, are None where they are not known."""
+    """A model's answer to a task, as it is on file. `score`: the file's own verdict, 0 to 1; `cost` in USD,
+    `latency` in seconds and `confidence`, the model's own report from 0 to 1, are None where they are not known."""
 
     text: str = ""
     score: float | None = None
@@ -47,8 +47,8 @@ class RecordedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RecordedModel:
-    """A model whose answers are on file: one for each task, by the task's id. `model`: its provider's name for it, where
-    the experiment says it."""
+    """A model whose answers are on file: one for each task, by the task's id. `model`: its provider's name for it,
+    where the experiment says it."""
 
     name: str
     answers: Mapping[str, RecordedAnswer]
