@@ -1,214 +1,253 @@
-"""Tasks and recorded answers out of tables: which column is what, and which answer belongs to which task."""
+"""Arms of recorded answers: a policy chooses among models that nobody calls, and the answer on file counts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from decimal import Decimal
-from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from registry.errors import ConfigError, UsageError
-from registry.messages import Usage
-from registry.prices import Price
-from registry.tokens import estimate_text
-from registry.toml_file import Table
+from registry.errors import ConfigError, DagwrightError, UsageError
+from registry.llm import LLM
+from registry.llm_types import ChatRequest, Prepared
+from registry.messages import LLMResult, StreamChunk
+from registry.models import ModelRegistry
+from registry.routing import Choice, RouteRequest, RoutingPolicy, Trial
 
-from .recorded_rows import Row, rows_of
-from .types import Arm, Experiment, Outcome, RecordedAnswer, RecordedModel, Task
+from .baselines import Longest
+from .recorded_draws import uniform
+from .recorded_tables import read_recorded, read_tasks
+from .types import Arm, Cell, Experiment, Outcome, RecordedAnswer, RecordedModel, Task
 
-OF_TASKS = ("file", "rows", "input", "id", "target", "kind", "metadata")
-OF_RECORDED = (
-    "file", "rows", "input", "id", "answer", "score", "cost", "cost_column", "price", "latency_column", "confidence",
-    "roles", "model",
-)  # fmt: skip
-STEM = "{file}"
-"""What stands for the name of a row's file, without its ending, where a column is named."""
-INFINITY = float("inf")
+__all__ = [
+    "RecordedLLM",
+    "expected",
+    "models_of",
+    "policy_of_arm",
+    "read_recorded",
+    "read_tasks",
+    "recorded_outcomes",
+    "request_of",
+    "route_scores",
+    "says_wrong",
+]
+
+WRONG = "the checker says that it is wrong"
 
 
-def read_tasks(table: Table, *, base: Path | None) -> tuple[Task, ...]:
-    """The tasks of a table `{file, input, id?, target?, kind?, metadata?}`, in the order of the files.
+class RecordedLLM(LLM):
+    """Stands for a model whose answers are on file, so that its name and roles resolve. It can't be called."""
 
-    `metadata` lists columns to keep. Without `id` a task's id is its file's stem and its row's number: the same
-    questions asked again in a file of that name are the same tasks. Raises ConfigError, which names file, row, column.
+    dialect = "recorded"
+
+    def prepare(self, request: ChatRequest) -> Prepared:
+        """Raises UsageError."""
+        self._refuse()
+
+    async def send(self, prepared: Prepared) -> Any:
+        """Raises UsageError."""
+        self._refuse()
+
+    def parse(self, reply: Any, prepared: Prepared) -> LLMResult:
+        """Raises UsageError."""
+        self._refuse()
+
+    def open_stream(self, prepared: Prepared) -> AsyncGenerator[StreamChunk, None]:
+        """Raises UsageError."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise UsageError(f"{self.name!r} stands for answers on file: it can't be called")
+
+
+def models_of(experiment: Experiment, arm: Arm) -> ModelRegistry:
+    """The recorded models of an arm, in the order of `among`, with their roles.
+
+    Where none of them has the role `fast`, the first one has it, and where none has `reasoning`, the last: `among` goes
+    from the weak to the strong. Raises ConfigError where answers are not on file.
     """
-    table.only(OF_TASKS)
-    column = table.text("input", needed="the column with the tasks' texts")
-    named = table.text("id")
-    target, kind, kept = table.text("target"), table.text("kind"), table.texts("metadata")
-    assert column is not None
-    tasks: dict[str, Task] = {}
-    places: dict[str, str] = {}
-    for row in rows_of(table, base):
-        text = row.text(column)
-        if not text.strip():
-            row.wrong(column, "a task needs a text")
-        task_id = _id(row, named)
-        if task_id in tasks:
-            raise ConfigError(
-                f"{row.place}: the task {task_id!r} is that of {places[task_id]}, too: {_give_ids(named)}"
-            )
-        metadata = {name: row.get(name) for name in kept}
-        if kind is not None:
-            metadata["kind"] = row.stem if kind == STEM else row.text(kind)
-        tasks[task_id] = Task(task_id, text, None if target is None else row.get(target), metadata)
-        places[task_id] = row.place
-    return tuple(tasks.values())
-
-
-def read_recorded(name: str, table: Table, *, base: Path | None, tasks: Sequence[Task]) -> RecordedModel:
-    """A model's answers to these tasks, out of the table [recorded.NAME].
-
-    A row belongs to the task with its `id`; without that column, to the task with its `input`. Where several tasks have
-    the same input, to the one that was read from the same row of a file of this name. Rows of other tasks are passed
-    over. Raises ConfigError, which names file, row and column, and the first task without an answer.
-    """
-    table.only(OF_RECORDED)
-    columns = _Columns(table)
-    find = _Finder(table, tasks)
-    found = _Answers()
-    for row in rows_of(table, base):
-        task = find(row)
-        if task is not None:
-            found.put(task, columns.answer(row, task), row)
-    _complete(name, table, tasks, found.answers)
-    return RecordedModel(name, found.answers, table.texts("roles"), table.text("model"))
-
-
-class _Answers:
-    """One answer for each task. That of the very row which asks the task counts before one to the same text."""
-
-    def __init__(self) -> None:
-        self.answers: dict[str, RecordedAnswer] = {}
-        self._from: dict[str, tuple[bool, str]] = {}
-
-    def put(self, task: Task, answer: RecordedAnswer, row: Row) -> None:
-        """Takes an answer. Raises ConfigError where another one counts as much."""
-        own = task.id == _id(row, None)
-        was_own, place = self._from.get(task.id, (False, ""))
-        if not place or (own and not was_own):
-            self.answers[task.id], self._from[task.id] = answer, (own, row.place)
-        elif own == was_own and answer != self.answers[task.id]:
-            raise ConfigError(f"{row.place}: another answer to the task {task.id!r} stands in {place}")
-
-
-def _complete(name: str, table: Table, tasks: Iterable[Task], answers: Mapping[str, Any]) -> None:
-    missing = [task.id for task in tasks if task.id not in answers]
-    if missing:
-        more = f" (and to {len(missing) - 1:,} more)" if len(missing) > 1 else ""
-        none = "" if answers else ": no row belongs to any task"
+    registry = ModelRegistry()
+    known = [experiment.recorded[name] for name in arm.among if name in experiment.recorded]
+    if len(known) < len(arm.among) or not known:
+        missing = next((name for name in arm.among if name not in experiment.recorded), None)
         raise ConfigError(
-            f"{table.path}: [{table.name}] there is no answer of {name!r} to the task {missing[0]!r}{more}{none}"
+            f"arm {arm.name!r}: no answers of {missing!r} are recorded"
+            if missing
+            else f"arm {arm.name!r} names no recorded model in `among`"
         )
+    taken = {role for model in known for role in model.roles}
+    for place, model in enumerate(known):
+        roles = list(model.roles)
+        if place == 0 and "fast" not in taken:
+            roles.append("fast")
+        if place == len(known) - 1 and "reasoning" not in taken:
+            roles.append("reasoning")
+        registry.register(model.name, RecordedLLM(model.model or model.name, name=model.name), roles)
+    return registry
 
 
-class _Finder:
-    """Which task a row's answer belongs to."""
-
-    def __init__(self, table: Table, tasks: Iterable[Task]) -> None:
-        self.id, self.input = table.text("id"), table.text("input")
-        if self.id is None and self.input is None:
-            raise ConfigError(
-                f"{table.path}: [{table.name}] needs `id` or `input`: the column that says whose answer it is"
-            )
-        self.by_id: dict[str, Task] = {}
-        self.by_input: dict[str, list[Task]] = {}
-        for task in tasks:
-            self.by_id[task.id] = task
-            self.by_input.setdefault(task.input, []).append(task)
-
-    def __call__(self, row: Row) -> Task | None:
-        if self.id is not None:
-            return self.by_id.get(row.text(self.id))
-        assert self.input is not None
-        found = self.by_input.get(row.text(self.input), [])
-        own = _id(row, None)
-        return next((task for task in found if task.id == own), found[0] if len(found) == 1 else None)
+def policy_of_arm(experiment: Experiment, arm: Arm) -> RoutingPolicy | None:
+    """The policy that chooses among an arm's recorded models; None for a single one that needs none. Raises
+    ConfigError, which names the arm."""
+    if arm.routing is None:
+        if len(arm.among) > 1:
+            raise ConfigError(f"arm {arm.name!r} needs `routing` to choose among {', '.join(arm.among)}")
+        policy = None
+    else:
+        policy = _policy(experiment, arm)
+    if arm.checker is not None and (policy is None or type(policy).escalate is RoutingPolicy.escalate):
+        raise ConfigError(f'arm {arm.name!r}: `checker` is for routing that escalates, such as "cascade"')
+    return policy
 
 
-class _Columns:
-    """What the columns of a table say of an answer."""
+def _policy(experiment: Experiment, arm: Arm) -> RoutingPolicy:
+    from registry.routing_config import policy_of
 
-    def __init__(self, table: Table) -> None:
-        self.answer_column, self.score = table.text("answer"), table.text("score")
-        self.latency, self.confidence = table.text("latency_column"), table.text("confidence")
-        self.cost_column, self.price = table.text("cost_column"), _price(table)
-        self.cost = _cost(table)
-        given = [key for key in ("cost", "cost_column", "price") if key in table.values]
-        if len(given) > 1:
-            table.wrong(given[1], f"stands beside `{given[0]}`: give one of them")
-        if self.answer_column is None and self.score is None:
-            raise ConfigError(
-                f"{table.path}: [{table.name}] needs `answer` or `score`: the column with the answers, or "
-                "with what they are worth"
-            )
-        if self.price is not None and self.answer_column is None:
-            table.wrong("price", "needs `answer`: the tokens are estimated from the texts")
-
-    def answer(self, row: Row, task: Task) -> RecordedAnswer:
-        """The answer in a row."""
-        text = "" if self.answer_column is None else row.text(self.answer_column)
-        return RecordedAnswer(
-            text,
-            _share(row, self.score, "a verdict is true, false, or a number from 0 to 1"),
-            self._cost(row, task, text),
-            self._at_least_0(row, self.latency, "a latency is a number of seconds"),
-            _share(row, self.confidence, "a confidence is a number from 0 to 1"),
-        )
-
-    def _cost(self, row: Row, task: Task, text: str) -> Decimal | None:
-        if self.price is not None:
-            return self.price.cost(Usage(estimate_text(task.input), estimate_text(text)))
-        if self.cost_column is None:
-            return self.cost
-        cost = self._at_least_0(row, self.cost_column, "a cost is a number of USD")
-        return None if cost is None else Decimal(str(row.get(self.cost_column)).strip())  # exactly as it is written
-
-    @staticmethod
-    def _at_least_0(row: Row, column: str | None, right: str) -> float | None:
-        return None if column is None else row.number_in(column, 0, 1e12, f"{right}, not negative")
-
-
-def _share(row: Row, column: str | None, right: str) -> float | None:
-    return None if column is None else row.number_in(column, 0, 1, right, truth=True)
-
-
-def _cost(table: Table) -> Decimal | None:
-    value = table.values.get("cost")
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not 0 <= value < INFINITY:
-        table.wrong("cost", "must be a number of USD for each answer, such as 0.0004")
-    return Decimal(str(value))
-
-
-def _price(table: Table) -> Price | None:
-    value = table.values.get("price")
-    if value is None:
-        return None
-    if not isinstance(value, Mapping):
-        table.wrong("price", "must be a table in USD per million tokens, such as { input = 0.5, output = 1.5 }")
     try:
-        return Price.from_toml(value)
-    except UsageError as error:
-        table.wrong("price", str(error))
+        if (longest := Longest.read(arm.routing)) is not None:
+            return longest
+        return policy_of(arm.routing, base=experiment.base)
+    except DagwrightError as error:
+        raise ConfigError(f"arm {arm.name!r}: {error}") from error
 
 
-def _id(row: Row, column: str | None) -> str:
-    if column is None:
-        return f"{row.stem}-{row.number}" if row.stem else str(row.number)
-    text = row.text(column)
-    if not text.strip():
-        row.wrong(column, "a task needs an id")
-    return text
+def request_of(task: Task) -> RouteRequest:
+    """What a policy knows of a task before it is done: its text and its kind."""
+    return RouteRequest(task=task.input, goal=task.input, kind=task.kind)
 
 
-def _give_ids(named: str | None) -> str:
-    return "ids must differ" if named else "files of the same name need a column with ids (`id`)"
+def route_scores(experiment: Experiment, arm: Arm) -> list[float] | None:
+    """How much each task, in the experiment's order, gains by the strong model by the arm's policy; None where the
+    policy does not say. Raises ConfigError."""
+    policy: Any = None if arm.kind != "recorded" or not arm.among else policy_of_arm(experiment, arm)
+    if policy is None or not callable(getattr(policy, "score", None)):
+        return None
+    return [float(policy.score(request_of(task))) for task in experiment.tasks]
 
 
 def recorded_outcomes(experiment: Experiment, arm: Arm) -> Iterator[Outcome]:
-    """What comes of the cells of an arm of recorded answers; see `recorded_arms`."""
-    from .recorded_arms import recorded_outcomes as outcomes
+    """What comes of an arm's cells: for each repeat the tasks in the experiment's order.
 
-    return outcomes(experiment, arm)
+    A cascade pays for every answer that it looks at, and waits for each. Its checker is simulated: one of accuracy a
+    calls a wrong answer wrong with the chance a, a right one with 1 - a; an answer of score s counts as right to the
+    part s. Its draws depend on seed, task, repeat and model alone, so that arms with checkers of different accuracy are
+    compared on the same draws. Raises ConfigError, which names the arm.
+    """
+    among = [experiment.recorded[name] for name in arm.among if name in experiment.recorded]
+    models, policy = models_of(experiment, arm), policy_of_arm(experiment, arm)
+    _has_grounds(arm, policy, among)
+    for repeat in range(1, experiment.repeats + 1):
+        for task in experiment.tasks:
+            yield _outcome(_Run(experiment, arm, models, policy, task, repeat))
+
+
+def _has_grounds(arm: Arm, policy: RoutingPolicy | None, among: Sequence[RecordedModel]) -> None:
+    """Refuses a cascade that would never escalate."""
+    if policy is None or policy.name != "cascade" or arm.checker is not None:
+        return
+    if all(answer.confidence is None for model in among for answer in model.answers.values()):
+        raise ConfigError(
+            f"arm {arm.name!r}: a cascade has nothing to escalate by on recorded answers: give `checker = 0.9`, the "
+            "accuracy of a simulated checker, or name a column with each answer's `confidence` in [recorded.*]"
+        )
+
+
+class _Run:
+    """One cell: the models tried, in order, each with its answer."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        arm: Arm,
+        models: ModelRegistry,
+        policy: RoutingPolicy | None,
+        task: Task,
+        repeat: int,
+    ) -> None:
+        self.experiment, self.arm, self.models, self.task, self.repeat = experiment, arm, models, task, repeat
+        self.tried: list[tuple[str, RecordedAnswer]] = []
+        if policy is None:
+            self._try(arm.among[0])
+            return
+        request = request_of(task)
+        try:
+            choice: Choice | None = policy.choose(request, models)
+            while choice is not None:
+                choice = policy.escalate(request, models, self._try(choice.model))
+        except UsageError as error:
+            raise ConfigError(f"arm {arm.name!r}: {error}") from error
+
+    def _try(self, model: str) -> Trial:
+        if model not in self.models:
+            raise UsageError(f"the policy chose {model!r}, which is not among {', '.join(self.models.names())}")
+        if any(model == name for name, _ in self.tried):
+            raise UsageError(f"the policy chose {model!r} a second time for the task {self.task.id!r}")
+        answer = self.experiment.recorded[model].answers[self.task.id]
+        self.tried.append((model, answer))
+        sure = answer.confidence
+        return Trial(model, answer.text, check=self._check(model, answer), confidence=sure, asked=sure is not None)
+
+    def _check(self, model: str, answer: RecordedAnswer) -> str:
+        accuracy = self.arm.checker
+        if accuracy is None:
+            return ""
+        if answer.score is None:
+            raise UsageError(
+                f"there is no verdict on the answer of {model!r} to the task {self.task.id!r}: name the "
+                "column with it (`score`), which the simulated checker knows"
+            )
+        chance = says_wrong(accuracy, answer.score)
+        return WRONG if uniform(self.experiment.seed, self.task.id, self.repeat, model) < chance else ""
+
+
+def says_wrong(accuracy: float, score: float) -> float:
+    """The chance that a checker of this accuracy calls an answer of this score wrong."""
+    return accuracy * (1 - score) + (1 - accuracy) * score
+
+
+def _outcome(run: _Run) -> Outcome:
+    model, answer = run.tried[-1]
+    answers = [answer for _, answer in run.tried]
+    costs = [answer.cost for answer in answers if answer.cost is not None]
+    waits = [answer.latency for answer in answers if answer.latency is not None]
+    return Outcome(
+        Cell(run.arm.name, run.task.id, run.repeat),
+        "completed",
+        answer.text,
+        cost=sum(costs, Decimal(0)) if len(costs) == len(answers) else None,
+        latency=sum(waits) if len(waits) == len(answers) else None,
+        steps=1,
+        models={model: 1},
+        escalated=int(len(answers) > 1),
+        recorded_score=answer.score,
+    )
+
+
+def expected(experiment: Experiment, arm: Arm) -> Mapping[str, tuple[float, float | None]]:
+    """By task, the exact expectation of score and cost of a cascade over its checker's draws: no simulation.
+
+    Raises ConfigError where the arm is no cascade with a checker, or an answer has no verdict.
+    """
+    models, policy = models_of(experiment, arm), policy_of_arm(experiment, arm)
+    if policy is None or arm.checker is None:
+        raise ConfigError(f"arm {arm.name!r} is no cascade with a checker: there is nothing to expect")
+    return {task.id: _expected(experiment, arm, models, policy, task) for task in experiment.tasks}
+
+
+def _expected(
+    experiment: Experiment, arm: Arm, models: ModelRegistry, policy: RoutingPolicy, task: Task
+) -> tuple[float, float | None]:
+    assert arm.checker is not None
+    request, reached, score, cost = request_of(task), 1.0, 0.0, Decimal(0)
+    choice: Choice | None = policy.choose(request, models)
+    known = True
+    while choice is not None:
+        answer = experiment.recorded[choice.model].answers[task.id]
+        if answer.score is None:
+            raise ConfigError(f"arm {arm.name!r}: there is no verdict on the answer of {choice.model!r} to {task.id!r}")
+        chance = says_wrong(arm.checker, answer.score)
+        known = known and answer.cost is not None
+        cost += Decimal(reached) * (answer.cost or 0)
+        after = policy.escalate(request, models, Trial(choice.model, answer.text, check=WRONG))
+        score += reached * answer.score * (1.0 if after is None else 1 - chance)
+        reached, choice = reached * chance, after
+    return score, float(cost) if known else None
