@@ -11,6 +11,7 @@ from executor.job_types import Mode
 from executor.settings import OF_A_JOB
 from registry.budget import Budget
 from registry.errors import ConfigError, UsageError
+from registry.routing_config import table_of
 from registry.toml_file import Table, nearest, shown
 
 from .types import Arm
@@ -132,18 +133,17 @@ def _with(arm: Arm, key: str, value: Any, table: Table) -> Arm:
         return replace(changed, routing=value) if key == "routing" else changed
     if key == "routing":
         return replace(arm, routing=value)
-    routing = _routing_table(arm.routing, key, table) | {key: value}
+    routing = _routing_table(arm.routing, table) | {key: value}
     if arm.kind == "job":
         return replace(arm, options={**arm.options, "routing": routing}, routing=routing)
     return replace(arm, routing=routing)
 
 
-def _routing_table(routing: Any, key: str, table: Table) -> dict[str, Any]:
+def _routing_table(routing: Any, table: Table) -> dict[str, Any]:
+    """The routing as a table, which has the swept key, too."""
     if isinstance(routing, Mapping):
         return dict(routing)
-    if isinstance(routing, str) and ":" not in routing:
-        return {"use": routing}
-    raise ConfigError(
-        f"{table.path}: [{table.name}.sweep] {key}: varies a key of `routing`, which must be a table for that, such as "
-        f'{{ use = "cascade", {key} = … }}; it is {shown(routing)}'
-    )
+    try:
+        return table_of(routing)
+    except UsageError as error:
+        raise ConfigError(f"{table.path}: [{table.name}] {error}") from None

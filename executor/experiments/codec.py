@@ -33,6 +33,8 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
         "cached_calls": outcome.cached_calls,
         "recorded_score": outcome.recorded_score,
         "job_id": outcome.job_id,
+        "spent_usd": money(outcome.spent_usd),
+        "spent_tokens": outcome.spent_tokens,
     }
 
 
@@ -58,6 +60,8 @@ def outcome_from_json(data: Mapping[str, Any]) -> Outcome:
         data["cached_calls"],
         data["recorded_score"],
         data["job_id"],
+        _money(data["spent_usd"]),
+        data["spent_tokens"],
     )
 
 
@@ -93,12 +97,18 @@ def task_from_json(data: Mapping[str, Any]) -> Task:
 
 def answer_to_json(answer: RecordedAnswer) -> dict[str, Any]:
     """A recorded answer as plain JSON data, money as text; `answer_from_json` reads it back."""
-    return {"text": answer.text, "score": answer.score, "cost": money(answer.cost), "latency": answer.latency}
+    return {
+        "text": answer.text,
+        "score": answer.score,
+        "cost": money(answer.cost),
+        "latency": answer.latency,
+        "confidence": answer.confidence,
+    }
 
 
 def answer_from_json(data: Mapping[str, Any]) -> RecordedAnswer:
     """Reads what `answer_to_json` wrote."""
-    return RecordedAnswer(data["text"], data["score"], _money(data["cost"]), data["latency"])
+    return RecordedAnswer(data["text"], data["score"], _money(data["cost"]), data["latency"], data["confidence"])
 
 
 def _cell(cell: Cell) -> dict[str, Any]:

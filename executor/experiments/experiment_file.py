@@ -12,18 +12,20 @@ from typing import Any
 
 from registry.budget import Budget
 from registry.errors import ConfigError, UsageError
+from registry.routing_config import foreign
 from registry.toml_file import Table, read_toml
 
 from .arms import arms_in
 from .cells import in_order
 from .tasks import tasks_from, tasks_in
-from .types import Experiment, GraderSpec, RecordedModel, Task
+from .types import Arm, Experiment, GraderSpec, RecordedModel, Task
 
 TABLES = ("experiment", "grader", "recorded", "arms")
 KEYS = ("name", "tasks", "data", "repeats", "concurrency", "budget", "seed", "reference", "cache", "limit")
 DATA = "{data}"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 CONCURRENCY = 4
+NO_FILES = "files of the machine can't be named here"
 TASKS = 'a file of JSON lines, such as "tasks.jsonl", or a table { file = …, input = … } for CSV'
 
 
@@ -37,30 +39,34 @@ def read_experiment(path: str | os.PathLike[str], *, data: str | os.PathLike[str
 def experiment_of(
     values: Mapping[str, Any],
     *,
-    base: str | os.PathLike[str],
+    base: str | os.PathLike[str] | None,
     path: str = "experiment",
     data: str | os.PathLike[str] | None = None,
     tasks: Iterable[Task] | None = None,
     recorded: Mapping[str, RecordedModel] | None = None,
 ) -> Experiment:
-    """The experiment of plain data with the keys of the file. Relative paths begin at `base`; `path` names the data in
-    messages. `tasks` and `recorded` stand instead of those that the data names. Raises ConfigError."""
+    """The experiment of plain data with the keys of the file. Relative paths begin at `base`; None: whoever asks may
+    name no file and no module of this machine. `path` names the data in messages. `tasks` and `recorded` stand instead
+    of those that the data names. Raises ConfigError."""
     values = _plain(values)
     tables = _tables(values, path, TABLES)
     table = tables.get("experiment") or Table(path, "experiment", {})
     table.only(KEYS)
-    where = _Places(Path(base), _data(table, Path(base), data))
+    home = None if base is None else Path(base)
+    where = _Places(home, _data(table, home, data))
     seed = _seed(table)
     found = tuple(tasks) if tasks is not None else _tasks(table, where)
     found = in_order(found, seed)[: table.count("limit", "tasks")]
     models = recorded if recorded is not None else _recorded(tables.get("recorded"), where, found)
     named = _inner(tables.get("arms"))
     arms = arms_in(named, path, models)
+    if home is None:
+        _no_strangers(arms, path)
     return Experiment(
         _name(table),
         found,
         arms,
-        _grader(tables.get("grader"), path),
+        _grader(tables.get("grader"), path, home),
         table.count("repeats", "repeats") or 1,
         table.count("concurrency", "cells") or CONCURRENCY,
         _budget(table),
@@ -69,14 +75,14 @@ def experiment_of(
         _flag(table, "cache", default=True),
         _reference(table, [arm.name for arm in arms]),
         _with_data(values, where.data),
-        Path(base),
+        home,
     )
 
 
 class _Places:
-    """Where files are: relative names begin at `base`, {data} stands for `data`."""
+    """Where files are: relative names begin at `base` (None: no files), {data} stands for `data`."""
 
-    def __init__(self, base: Path, data: Path | None) -> None:
+    def __init__(self, base: Path | None, data: Path | None) -> None:
         self.base, self.data = base, data
 
     def path(self, table: Table, key: str, text: str) -> str:
@@ -92,6 +98,8 @@ class _Places:
         file = table.values.get("file")
         if not isinstance(file, str):
             return table
+        if self.base is None:
+            table.wrong("file", f"{NO_FILES}: give the rows as a list, `rows`")
         return Table(table.path, table.name, {**table.values, "file": self.path(table, "file", file)})
 
 
@@ -124,11 +132,15 @@ def _name(table: Table) -> str:
     return name
 
 
-def _data(table: Table, base: Path, given: str | os.PathLike[str] | None) -> Path | None:
+def _data(table: Table, base: Path | None, given: str | os.PathLike[str] | None) -> Path | None:
     if given is not None:
         return Path(given).expanduser().resolve()
     text = table.text("data")
-    return None if text is None else (base / Path(text).expanduser()).resolve()
+    if text is None:
+        return None
+    if base is None:
+        table.wrong("data", NO_FILES)
+    return (base / Path(text).expanduser()).resolve()
 
 
 def _tasks(table: Table, where: _Places) -> tuple[Task, ...]:
@@ -145,6 +157,8 @@ def _tasks(table: Table, where: _Places) -> tuple[Task, ...]:
         table.wrong("tasks", f"must be {TASKS}")
     text = table.text("tasks", needed=TASKS)
     assert text is not None
+    if where.base is None:
+        table.wrong("tasks", f"{NO_FILES}: give the tasks as a list")
     return tasks_in(where.base / Path(where.path(table, "tasks", text)).expanduser())
 
 
@@ -157,12 +171,31 @@ def _recorded(table: Table | None, where: _Places, tasks: tuple[Task, ...]) -> d
     return found
 
 
-def _grader(table: Table | None, path: str) -> GraderSpec:
+def _grader(table: Table | None, path: str, base: Path | None) -> GraderSpec:
     if table is None:
         raise ConfigError(f'{path}: [grader] is missing: it says how answers are judged, such as use = "exact"')
     use = table.text("use", needed='how answers are judged, such as "exact"')
     assert use is not None
+    if base is None and ":" in use:
+        table.wrong("use", "modules of the machine can't be named here")
     return GraderSpec(use, {key: value for key, value in table.values.items() if key != "use"})
+
+
+def _no_strangers(arms: Iterable[Arm], path: str) -> None:
+    """Refuses arms whose routing names a file or a module of the machine."""
+    for arm in arms:
+        if arm.routing is None or (arm.kind == "recorded" and _use(arm.routing) == "longest"):
+            continue
+        try:
+            named = foreign(arm.routing)
+        except UsageError as error:
+            named = str(error)
+        if named:
+            raise ConfigError(f"{path}: [arms.{arm.name}] routing: {named}")
+
+
+def _use(routing: Any) -> Any:
+    return routing.get("use") if isinstance(routing, Mapping) else routing
 
 
 def _budget(table: Table) -> Budget | None:

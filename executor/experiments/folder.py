@@ -28,7 +28,7 @@ from .codec import (
 )
 from .experiment_file import experiment_of
 from .taken_up import differences
-from .types import Arm, Cell, Experiment, Grade, Outcome, RecordedModel
+from .types import Arm, Cell, Experiment, Grade, Outcome, RecordedAnswer, RecordedModel
 
 FORMAT = 1
 """The version of what stands in the folder."""
@@ -211,14 +211,14 @@ class Folder:
             "name": experiment.name,
             "started_at": started_at,
             "fingerprint": fingerprint(experiment),
-            "base": str(experiment.base or Path.cwd()),
+            "base": None if experiment.base is None else str(experiment.base),
             "files": _files(experiment),
             "key": key,
             "source": experiment.source,
         }
         self.write(TASKS, b"".join(_line(task_to_json(task)) for task in experiment.tasks))
         answers = (
-            _line({"model": name, "task": task, **answer_to_json(answer), "roles": list(model.roles)})
+            _line({"model": name, "task": task, **answer_to_json(answer), **_model_line(model)})
             for name, model in experiment.recorded.items()
             for task, answer in model.answers.items()
         )
@@ -231,10 +231,8 @@ class Folder:
 
     def _recorded(self) -> dict[str, RecordedModel]:
         found: dict[str, RecordedModel] = {}
-        for name, roles, task, answer in self._lines(
-            RECORDED, lambda data: (data["model"], tuple(data["roles"]), data["task"], answer_from_json(data))
-        ):
-            answers = found.setdefault(name, RecordedModel(name, {}, roles)).answers
+        for model, task, answer in self._lines(RECORDED, _recorded_line):
+            answers = found.setdefault(model.name, model).answers
             assert isinstance(answers, dict)
             answers[task] = answer
         return found
@@ -303,13 +301,22 @@ def arm_to_json(arm: Arm) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _model_line(model: RecordedModel) -> dict[str, Any]:
+    return {"roles": list(model.roles), "model_id": model.model}
+
+
+def _recorded_line(data: Mapping[str, Any]) -> tuple[RecordedModel, str, RecordedAnswer]:
+    model = RecordedModel(data["model"], {}, tuple(data["roles"]), data["model_id"])
+    return model, data["task"], answer_from_json(data)
+
+
 def _files(experiment: Experiment) -> dict[str, str]:
     """The policies' files that arms name, with a hash of what is in them."""
     found = {}
     for arm in experiment.arms:
         name = arm.routing.get("file") if isinstance(arm.routing, Mapping) else None
         if isinstance(name, str):
-            path = (experiment.base or Path.cwd()) / Path(name).expanduser()
+            path = (experiment.base or Path()) / Path(name).expanduser()
             with suppress(OSError):
                 found[name] = sha256(path.read_bytes()).hexdigest()
     return found

@@ -122,7 +122,8 @@ class Outcome:
     `status` is the job's, or `completed` for an answer on file. `cost` in USD, None: unknown; `usage.partial`: a part
     is unknown. `latency` in seconds; None where calls came from the cache or the file does not say. `models`: how many
     steps (or answers) each model did in the end; `escalated`: how many of them a policy took to a stronger model.
-    `job_id` None: no job.
+    `job_id` None: no job. `spent_usd` and `spent_tokens` count against the run's budget: calls from the cache don't,
+    and those of unknown cost count as their bound.
     """
 
     cell: Cell
@@ -143,6 +144,8 @@ class Outcome:
     cached_calls: int = 0
     recorded_score: float | None = None
     job_id: str | None = None
+    spent_usd: Decimal | None = None
+    spent_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
