@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, NoReturn
 
@@ -16,7 +16,7 @@ from registry.routing import Choice, RouteRequest, RoutingPolicy, Trial
 from .baselines import Longest
 from .recorded_draws import uniform
 from .recorded_tables import read_recorded, read_tasks
-from .types import Arm, Cell, Experiment, Outcome, RecordedAnswer, RecordedModel, Task
+from .types import Arm, Cell, Experiment, Outcome, RecordedAnswer, Task
 
 __all__ = [
     "RecordedLLM",
@@ -87,15 +87,13 @@ def models_of(experiment: Experiment, arm: Arm) -> ModelRegistry:
 
 def policy_of_arm(experiment: Experiment, arm: Arm) -> RoutingPolicy | None:
     """The policy that chooses among an arm's recorded models; None for a single one that needs none. Raises
-    ConfigError, which names the arm."""
-    if arm.routing is None:
-        if len(arm.among) > 1:
-            raise ConfigError(f"arm {arm.name!r} needs `routing` to choose among {', '.join(arm.among)}")
-        policy = None
-    else:
-        policy = _policy(experiment, arm)
+    ConfigError, which names the arm, also for models that are not there and for a cascade that could never escalate."""
+    if arm.routing is None and len(arm.among) > 1:
+        raise ConfigError(f"arm {arm.name!r} needs `routing` to choose among {', '.join(arm.among)}")
+    policy = None if arm.routing is None else _policy(experiment, arm)
     if arm.checker is not None and (policy is None or type(policy).escalate is RoutingPolicy.escalate):
         raise ConfigError(f'arm {arm.name!r}: `checker` is for routing that escalates, such as "cascade"')
+    _has_grounds(experiment, arm, policy)
     return policy
 
 
@@ -104,8 +102,11 @@ def _policy(experiment: Experiment, arm: Arm) -> RoutingPolicy:
 
     try:
         if (longest := Longest.read(arm.routing)) is not None:
-            return longest
-        return policy_of(arm.routing, base=experiment.base)
+            policy: RoutingPolicy = longest
+        else:
+            policy = policy_of(arm.routing, base=experiment.base)
+        policy.check(models_of(experiment, arm))
+        return policy
     except DagwrightError as error:
         raise ConfigError(f"arm {arm.name!r}: {error}") from error
 
@@ -132,18 +133,17 @@ def recorded_outcomes(experiment: Experiment, arm: Arm) -> Iterator[Outcome]:
     part s. Its draws depend on seed, task, repeat and model alone, so that arms with checkers of different accuracy are
     compared on the same draws. Raises ConfigError, which names the arm.
     """
-    among = [experiment.recorded[name] for name in arm.among if name in experiment.recorded]
     models, policy = models_of(experiment, arm), policy_of_arm(experiment, arm)
-    _has_grounds(arm, policy, among)
     for repeat in range(1, experiment.repeats + 1):
         for task in experiment.tasks:
             yield _outcome(_Run(experiment, arm, models, policy, task, repeat))
 
 
-def _has_grounds(arm: Arm, policy: RoutingPolicy | None, among: Sequence[RecordedModel]) -> None:
+def _has_grounds(experiment: Experiment, arm: Arm, policy: RoutingPolicy | None) -> None:
     """Refuses a cascade that would never escalate."""
     if policy is None or policy.name != "cascade" or arm.checker is not None:
         return
+    among = [experiment.recorded[name] for name in arm.among]
     if all(answer.confidence is None for model in among for answer in model.answers.values()):
         raise ConfigError(
             f"arm {arm.name!r}: a cascade has nothing to escalate by on recorded answers: give `checker = 0.9`, the "
