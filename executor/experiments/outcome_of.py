@@ -1,0 +1,97 @@
+"""What came of a cell's job, out of its account and its log."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import Any
+
+from executor.recovery.past_time import PastTime
+from registry.budget import NOTHING, Amount, cost_of
+from registry.messages import Event, Usage
+
+from .types import Cell, Outcome
+
+FAILED = ("failed", "cancelled")
+"""Statuses of steps that count as failed; skipped ones were never begun."""
+
+
+def outcome_of(
+    cell: Cell, summary: Mapping[str, Any], events: Iterable[Event] = (), *, job_id: str | None = None
+) -> Outcome:
+    """The outcome of a job that has ended. `summary` is the job in its public shape (`Job.to_json`), `events` its log,
+    internal channels included: it says what came from the cache and how long the job worked, times without a process
+    left out. Without events the latency is the job's whole time."""
+    told = _Log()
+    for event in events:
+        told.hear(event)
+    usage = Usage.from_json(summary["usage"])
+    steps = summary["steps"]
+    models = Counter(step["model"] for step in steps if step.get("model"))
+    latency = told.seconds if told.heard else float(summary["elapsed"])
+    return Outcome(
+        cell,
+        summary["status"],
+        summary["answer"] or "",
+        summary["error"],
+        summary["error_code"],
+        usage.cost,
+        usage,
+        _usages(summary["usage"]["by_role"]),
+        _usages(summary["usage"]["by_model"]),
+        None if told.cached else latency,
+        summary["rounds"],
+        len(steps),
+        sum(step["status"] in FAILED for step in steps),
+        dict(models),
+        told.escalated,
+        told.cached,
+        None,
+        job_id or summary["id"],
+        told.spent.usd if told.heard else usage.cost,
+        told.spent.tokens if told.heard else usage.input_tokens + usage.output_tokens,
+    )
+
+
+def spent_in(events: Iterable[Event]) -> Amount:
+    """What a job's calls count against the budget of its run: those from the cache not at all, those of unknown cost as
+    the bound that they had."""
+    told = _Log()
+    for event in events:
+        told.hear(event)
+    return told.spent
+
+
+class _Log:
+    """What a job's log says beside its account."""
+
+    def __init__(self) -> None:
+        self.heard = False
+        self.cached = self.escalated = 0
+        self.spent = NOTHING
+        self._time = PastTime()
+
+    @property
+    def seconds(self) -> float:
+        return round(self._time.spent, 3)
+
+    def hear(self, event: Event) -> None:
+        self.heard = True
+        self._time.hear(event)
+        if event.channel == "turn":
+            self._turn(event.payload)
+
+    def _turn(self, turn: Mapping[str, Any]) -> None:
+        if turn.get("cached"):
+            self.cached += 1
+            return
+        bound = turn.get("behind") or turn.get("bound")
+        if turn["usage"] is None and bound is not None:
+            self.spent += Amount(Decimal(bound["usd"]), bound["tokens"])
+        else:
+            self.spent += cost_of(Usage.recorded(turn["usage"]), None)
+
+
+def _usages(parts: Mapping[str, Any]) -> dict[str, Usage]:
+    return {name: Usage.from_json(part) for name, part in parts.items()}
