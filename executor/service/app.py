@@ -18,12 +18,28 @@ from registry.errors import ConfigError
 
 from . import problems
 from .chat.errors import answer_at
+from .experiment_reports import Reports
 from .figures import Counted, HttpFigures
 from .guard import Guard
 from .keyring import Keyring, Watch
 from .limits import Requests, Starts
 from .parameters import known_parameters
-from .routes import batches, chat, docs, events, health, jobs, metrics, page, plans, results, session, tools, webhooks
+from .routes import (
+    batches,
+    chat,
+    docs,
+    events,
+    experiments,
+    health,
+    jobs,
+    metrics,
+    page,
+    plans,
+    results,
+    session,
+    tools,
+    webhooks,
+)  # fmt: skip
 from .state import Offer
 from .upkeep import Upkeep
 
@@ -32,9 +48,24 @@ if TYPE_CHECKING:
 
     from .webhooks import Secrets
 
-ROUTES = (health, session, jobs, results, plans, tools, events, batches, chat, webhooks, metrics, docs, page)
+ROUTES = (
+    health,
+    session,
+    jobs,
+    results,
+    plans,
+    tools,
+    events,
+    batches,
+    experiments,
+    chat,
+    webhooks,
+    metrics,
+    docs,
+    page,
+)
 """The modules of routes, in the order in which they are tried."""
-STRICT = (session, jobs, results, plans, tools, events, batches, webhooks)
+STRICT = (session, jobs, results, plans, tools, events, batches, experiments, webhooks)
 """Those whose routes refuse parameters that they don't have. OpenAI's clients, scrapers and probes may send more."""
 
 
@@ -97,7 +128,8 @@ def _lifespan(
             state.secrets = _secrets(settings)
             await _start_hub(stack, app, live_socket)
             await stack.enter_async_context(state.watch.watching())
-            upkeep = Upkeep(database, state.secrets, settings.fetch_allow)
+            state.reports = Reports(database, settings)
+            upkeep = Upkeep(database, state.secrets, settings.fetch_allow, state.reports)
             state.upkeep = await stack.enter_async_context(upkeep.running())
             yield
 

@@ -88,7 +88,7 @@ async def own_batch(request: Request, batch_id: str, who: Who) -> dict[str, Any]
     found = None
     if batch_id.isascii() and batch_id.isprintable() and len(batch_id) <= 64:
         found = await BatchStore(database(request)).get(who.tenant, batch_id)
-    if found is None:
+    if found is None or found["mode"] == "experiment":
         raise not_found("batch", cleaned(batch_id)[:64])
     return found
 

@@ -1,0 +1,78 @@
+"""Makes one report of an experiment, in a process of its own: `python -m executor.service.experiment_child`.
+
+A pattern that a stranger gave may take for ever, and so many cells as there may be take much memory: neither is to
+befall the server. The experiment and what came of its cells come in as JSON, the report goes out as bytes; exit code 3:
+JSON that says why there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from registry.errors import ConfigError, UsageError
+
+from .experiment_asked import experiment_asked
+
+if TYPE_CHECKING:
+    from executor.experiments.types import Experiment, Grade, Outcome
+
+NO_REPORT = 3
+CPU_SECONDS = 120
+MEMORY_BYTES = 4 << 30
+"""Of addresses, most of which numpy never uses."""
+
+
+def main() -> int:
+    """Reads what is asked, writes the report."""
+    _bounded()
+    asked = json.load(sys.stdin.buffer)
+    try:
+        made = _made(asked)
+    except (ConfigError, UsageError) as error:
+        code = "not_installed" if "pip install" in str(error) else "report_failed"
+        made = json.dumps({"code": code, "detail": str(error)}).encode()
+        sys.stdout.buffer.write(made)
+        return NO_REPORT
+    sys.stdout.buffer.write(made)
+    return 0
+
+
+def _bounded() -> None:
+    with suppress(ImportError, OSError, ValueError):  # not on every platform; the server's own patience bounds it, too
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+
+
+def _made(asked: Mapping[str, Any]) -> bytes:
+    from executor.experiments.codec import outcome_from_json
+    from executor.experiments.graders import grade_all
+    from executor.experiments.recorded import recorded_outcomes
+
+    experiment = experiment_asked(asked["asked"])
+    outcomes = [outcome_from_json(one) for one in asked["outcomes"]]
+    for arm in experiment.arms:
+        if arm.kind == "recorded":
+            outcomes += recorded_outcomes(experiment, arm)
+    grades = asyncio.run(grade_all(experiment, outcomes))
+    return FORMATS[asked["format"]](experiment, outcomes, grades, asked)
+
+
+def _json(experiment: Experiment, outcomes: list[Outcome], grades: list[Grade], asked: Mapping[str, Any]) -> bytes:
+    from executor.experiments.report import report_of
+
+    report = report_of(experiment, outcomes, grades).to_json()
+    report["experiment"]["started_at"] = asked["started_at"]
+    return json.dumps(report, allow_nan=False).encode()
+
+
+FORMATS: dict[str, Callable[[Experiment, list[Outcome], list[Grade], Mapping[str, Any]], bytes]] = {"json": _json}
+
+if __name__ == "__main__":
+    sys.exit(main())
