@@ -278,6 +278,11 @@ def ratio(first: Any, second: Any) -> Any:
     return first / second
 
 
+def difference(first: Any, second: Any) -> Any:
+    """For `Resampled.interval`: how much more the first's mean is than the second's."""
+    return first - second
+
+
 def quantile(values: Sequence[float], share: float) -> float:
     """The value below which this share of the values lies, by linear interpolation."""
     return float(needed("numpy").quantile(values, share))
