@@ -10,16 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from registry.errors import ConfigError, UsageError
 
 from .experiment_asked import experiment_asked
-
-if TYPE_CHECKING:
-    from executor.experiments.types import Experiment, Grade, Outcome
 
 NO_REPORT = 3
 CPU_SECONDS = 120
@@ -54,6 +51,8 @@ def _made(asked: Mapping[str, Any]) -> bytes:
     from executor.experiments.codec import outcome_from_json
     from executor.experiments.graders import grade_all
     from executor.experiments.recorded import recorded_outcomes
+    from executor.experiments.report import report_of
+    from executor.experiments.report_files import render
 
     experiment = experiment_asked(asked["asked"])
     outcomes = [outcome_from_json(one) for one in asked["outcomes"]]
@@ -61,18 +60,9 @@ def _made(asked: Mapping[str, Any]) -> bytes:
         if arm.kind == "recorded":
             outcomes += recorded_outcomes(experiment, arm)
     grades = asyncio.run(grade_all(experiment, outcomes))
-    return FORMATS[asked["format"]](experiment, outcomes, grades, asked)
+    report = report_of(experiment, outcomes, grades, started_at=asked["started_at"])
+    return render(asked["format"], report, experiment, outcomes, grades).encode("utf-8", "replace")
 
-
-def _json(experiment: Experiment, outcomes: list[Outcome], grades: list[Grade], asked: Mapping[str, Any]) -> bytes:
-    from executor.experiments.report import report_of
-
-    report = report_of(experiment, outcomes, grades).to_json()
-    report["experiment"]["started_at"] = asked["started_at"]
-    return json.dumps(report, allow_nan=False).encode()
-
-
-FORMATS: dict[str, Callable[[Experiment, list[Outcome], list[Grade], Mapping[str, Any]], bytes]] = {"json": _json}
 
 if __name__ == "__main__":
     sys.exit(main())

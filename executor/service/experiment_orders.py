@@ -27,6 +27,7 @@ from .state import Offer
 if TYPE_CHECKING:
     from executor.experiments.types import Arm, Experiment, Task
     from executor.settings_model import Settings
+    from planner.plan import Plan
 
 DETAIL = 1_000
 """Characters that a problem says at most."""
@@ -152,29 +153,35 @@ def _check_plans(experiment: Experiment, offer: Offer, settings: Settings) -> No
 
 def _cells(experiment: Experiment, jobs: Mapping[str, NewJob], offer: Offer, settings: Settings) -> Iterator[CellJob]:
     """The cells that are jobs, in the seed's order, each with its place among all."""
+    from executor.experiments.cell_job import job_of_cell
     from executor.experiments.cells import cells_of
 
     if not jobs:
         return
     _check_plans(experiment, offer, settings)
     tasks = {task.id: task for task in experiment.tasks}
+    arms = {arm.name: arm for arm in experiment.arms}
     goals = {task.id: _goal(task, settings) for task in experiment.tasks}
     for line, cell in enumerate(cells_of(experiment), 1):
         job = jobs.get(cell.arm)
         if job is not None:
-            task = tasks[cell.task]
             told = {"arm": cell.arm, "task": cell.task[:LONGEST_NAME], "repeat": cell.repeat}
-            kind = {} if task.kind is None else {"kind": task.kind[:LONGEST_NAME]}
-            mode = job.mode if task.plan is None else "dag"
-            yield CellJob(line, tuple(cell), goals[task.id], mode, _request(job, task, settings), {**kind, **told})
+            own = job_of_cell(experiment, arms[cell.arm], tasks[cell.task])
+            yield CellJob(
+                line,
+                (cell.arm, cell.task, cell.repeat),
+                goals[cell.task],
+                own.mode,
+                _request(job, own.plan, settings),
+                told,
+            )
 
 
-def _request(job: NewJob, task: Task, settings: Settings) -> dict[str, Any]:
+def _request(job: NewJob, plan: Plan | None, settings: Settings) -> dict[str, Any]:
     """What the job of a cell is asked. The service's own limit holds where its arm has none: a part of the experiment's
     budget may not be more."""
     budget = {} if "budget" in job.request or settings.budget is None else {"budget": str(settings.budget)}
-    plan = {} if task.plan is None else {"plan": task.plan.to_json()}
-    return {**job.request, **budget, **plan}
+    return {**job.request, **budget, **({} if plan is None else {"plan": plan.to_json()})}
 
 
 def _goal(task: Task, settings: Settings) -> str:

@@ -16,6 +16,7 @@ import structlog
 
 from executor.store.database import Database, Row
 from executor.store.experiments import ExperimentStore
+from registry.messages import Event
 from registry.redaction import error_fields
 
 from .experiment_child import NO_REPORT
@@ -99,13 +100,37 @@ class Reports:
         outcomes = [outcome async for outcome in self.store.outcomes(row["id"])]
         if not outcomes and not found["counts"]["recorded"]:
             raise _problem("nothing_ended", "no cell of the experiment has come to its end")
-        asked = {"asked": row["asked"], "outcomes": outcomes, "format": form, "started_at": found["created_at"]}
+        asked = {
+            "asked": row["asked"],
+            "outcomes": outcomes,
+            "format": form,
+            "started_at": row["created_at"].timestamp(),
+        }
         return await _in_a_child(json.dumps(asked).encode(), self._environment())
 
     async def _tell(self, experiment: str) -> None:
         """Writes down what came of the cells that have ended since."""
         while rows := await self.store.not_yet_told(experiment):
-            await self.store.tell({row["id"]: outcome_of_row(row) for row in rows})
+            await self.store.tell({row["id"]: await self._outcome(row) for row in rows})
+
+    async def _outcome(self, row: Row) -> dict[str, Any]:
+        """What came of a cell, made of its job's account and its log."""
+        from executor.experiments.codec import outcome_to_json
+        from executor.experiments.outcome_of import outcome_of
+        from executor.experiments.types import Cell, Outcome
+
+        cell, job = Cell(*row["cell"]), row["id"]
+        events = [
+            Event(job, one["seq"], one["ts"], one["channel"], one["step_id"], one["payload"])
+            for one in await self.store.log_of(job)
+        ]
+        try:
+            outcome = outcome_of(cell, row["summary"], events, job_id=job)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:  # another version wrote it
+            log.error("cell_unreadable", job_id=job, **error_fields(error))
+            told = "what the job wrote can't be read by this version"
+            outcome = Outcome(cell, "failed", error=told, error_code="internal", cost=row["cost_usd"], job_id=job)
+        return outcome_to_json(outcome)
 
     def _keep(self, key: tuple[str, int, Format], made: bytes) -> None:
         for other in [one for one in self._kept if one[0] == key[0] and one[1] != key[1]]:
@@ -119,11 +144,6 @@ class Reports:
         place = Path(tempfile.gettempdir()) if self._folder is None else self._folder
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "PYTHONPATH") if name in os.environ}
         return {**kept, "MPLCONFIGDIR": str(place / "matplotlib"), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-
-
-def outcome_of_row(row: Row) -> dict[str, Any]:
-    """What came of a cell, made of its job's row."""
-    raise NotImplementedError
 
 
 async def _in_a_child(asked: bytes, env: Mapping[str, str]) -> bytes:

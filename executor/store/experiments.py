@@ -111,6 +111,10 @@ class ExperimentStore:
         """Some of the cells that have ended and of which it does not stand yet what came of them."""
         return list(await self.database.rows("experiments.not_yet_told", experiment, READ))
 
+    async def log_of(self, job: str) -> list[Row]:
+        """A cell's events, without what is large in them."""
+        return list(await self.database.rows("experiments.log_of", job))
+
     async def tell(self, outcomes: Mapping[str, Mapping[str, Any]]) -> None:
         """Keeps what came of cells, by their jobs; what stands there already stays."""
         await self.database.rows("experiments.tell", list(outcomes), [dict(one) for one in outcomes.values()])

@@ -48,7 +48,7 @@ class Folded:
                 self._new_plan(Plan.from_json(payload))
             case "phase" if payload.get("phase") == "executing" and self.plan is not None:
                 self.rounds += any(name not in self.plan.kept for name in self.plan.by_id)
-            case "route":
+            case "route" if "mode" in payload:
                 self.mode = payload["mode"]
             case "step":
                 self.iterations += 1

@@ -14,7 +14,7 @@ from unnest($3::text[], $4::integer[], $5::text[], $6::text[], $7::jsonb[], $8::
 -- name: get
 -- What an experiment has beside its batch. The cost of a cell that began and whose cost is not known makes the sum
 -- partial; what has not ended has cost something, too, but how much is known at its end.
-select e.*, b.tenant, e.budget_usd is not null or e.budget_tokens is not null as bounded, sums.*
+select e.*, b.tenant, b.created_at, sums.*
 from dw_experiments e join dw_batches b on b.id = e.id, lateral (
     select
         coalesce(sum(cost_usd), 0) as usd,
@@ -146,3 +146,18 @@ order by e.id limit 1
 -- name: keep_report
 update dw_experiments set report = $2, report_problem = $3
 where id = $1 and report is null and report_problem is null
+
+-- name: log_of
+-- A cell's events, as much of them as says what it cost, how long it worked and which models were chosen.
+select seq, ts, channel, step_id,
+    case
+        when channel = 'turn' then jsonb_build_object(
+            'role', payload -> 'role', 'model', payload -> 'model', 'usage', payload -> 'usage',
+            'cached', payload -> 'cached', 'bound', payload -> 'bound', 'bound_behind', payload -> 'bound_behind')
+        when channel = 'note' then jsonb_build_object('kind', payload -> 'kind', 'at', payload -> 'at')
+        when channel = 'step_progress' then payload - '{result,error}'::text[]
+        when channel = 'approval' then payload - '{tool_args,reason}'::text[]
+        when channel = 'job_started' or channel like 'rout%' then payload
+        else '{}'::jsonb
+    end as payload
+from dw_events where job = $1 order by seq

@@ -10,7 +10,8 @@ select channel, step_id, ts,
     end as payload
 from dw_events
 where job = $1 and seq <= $2 and (
-    channel in ('plan', 'phase', 'route', 'step_progress', 'turn', 'answer', 'approval', 'fallback')
+    channel in ('plan', 'phase', 'step_progress', 'turn', 'answer', 'approval', 'fallback')
+    or (channel = 'route' and payload ? 'mode')
     or (channel = 'step' and step_id is null and payload->>'type' = 'thinking' and payload->>'status' = 'start')
 )
 order by seq

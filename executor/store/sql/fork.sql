@@ -5,7 +5,11 @@
 -- it by itself.
 select channel, step_id, payload from dw_events
 where job = $1
-  and (channel in ('inject', 'route') or (channel = 'step' and step_id is not null and payload ? 'artifact'))
+  and (
+    channel = 'inject'
+    or (channel = 'route' and payload ? 'mode')
+    or (channel = 'step' and step_id is not null and payload ? 'artifact')
+  )
 order by seq
 
 -- name: share_artifacts

@@ -3,7 +3,8 @@
 
 import { h, s, say, set, sign, turn } from '../dom.mjs';
 import { now } from '../api.mjs';
-import { clipped, duration, line, money, words } from '../text.mjs';
+import { fitted, widthOf } from '../pen.mjs';
+import { duration, line, money, words } from '../text.mjs';
 
 /** Sizes in pixels; from so many steps on nodes are small. */
 const LARGE = { width: 196, height: 58, along: 40, across: 12 };
@@ -12,7 +13,6 @@ const MANY = 24;
 /** Screens on which layers stand one below the other, if that fits. */
 const NARROW = matchMedia('(max-width: 760px)');
 const MARGIN = 6;
-const pen = new OffscreenCanvas(1, 1).getContext('2d');
 
 export class Dag {
   /** @param {HTMLElement} node @param {(stepId: string) => string} hrefOf */
@@ -196,21 +196,4 @@ export class Dag {
     if (nearest) this.focus(nearest.id);
     event.preventDefault();
   }
-}
-
-function widthOf(text, font) {
-  pen.font = font;
-  return pen.measureText(text).width;
-}
-
-/** As much of a text as has room. */
-function fitted(text, font, room) {
-  if (widthOf(text, font) <= room) return text;
-  let [low, high] = [0, text.length];
-  while (low < high) {
-    const middle = Math.ceil((low + high) / 2);
-    if (widthOf(`${clipped(text, middle)}…`, font) <= room) low = middle;
-    else high = middle - 1;
-  }
-  return `${clipped(text, low).trimEnd()}…`;
 }

@@ -1,0 +1,49 @@
+// Figures of a report, as people read them.
+
+/** A share with its interval: 0.712 (0.655 to 0.764). */
+export function share(value) {
+  if (!Number.isFinite(value?.mean)) return '—';
+  return value.mean.toFixed(3) + between(value, (one) => one.toFixed(3));
+}
+
+/** USD with its interval. */
+export function usd(value) {
+  if (!Number.isFinite(value?.mean)) return 'unknown';
+  return `${value.partial ? '≥ ' : ''}${dollars(value.mean)}${between(value, dollars)}`;
+}
+
+/** USD in three figures, however small. */
+export function dollars(value) {
+  if (!Number.isFinite(value)) return 'unknown';
+  if (value === 0) return '$0';
+  if (Math.abs(value) >= 100) return `$${value.toFixed(2)}`;
+  const places = Math.max(2, 2 - Math.floor(Math.log10(Math.abs(value))));
+  return `$${value.toFixed(Math.min(12, places))}`;
+}
+
+/** A difference, with its sign. */
+export function signed(value, places = 3) {
+  if (!Number.isFinite(value)) return '—';
+  const text = Math.abs(value).toFixed(places);
+  return Number(text) === 0 ? text : `${value < 0 ? '−' : '+'}${text}`;
+}
+
+/** A p-value. */
+export function chance(value) {
+  if (!Number.isFinite(value)) return '—';
+  return value < 0.001 ? '< 0.001' : value.toFixed(3);
+}
+
+/** A plain number, as short as it is; what is none is a dash. */
+export function number(value, places = 2) {
+  return Number.isFinite(value) ? String(Number(value.toFixed(places))) : '—';
+}
+
+/** A part of all: 34 %. */
+export function percent(value) {
+  return Number.isFinite(value) ? `${(value * 100).toFixed(0)} %` : '—';
+}
+
+function between(value, told) {
+  return Number.isFinite(value.low) && Number.isFinite(value.high) ? ` (${told(value.low)} to ${told(value.high)})` : '';
+}
