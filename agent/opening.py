@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from registry.clock import today
 from registry.context import caller
 from registry.messages import Message, Usage
 from registry.text import cut_middle
@@ -44,7 +44,7 @@ class Opening:
     @classmethod
     def of(cls, agent: ReActAgent, query: str) -> Opening:
         """What can be said of it without touching the world."""
-        date = datetime.fromtimestamp(agent.clock.time(), UTC).date().isoformat()
+        date = today(agent.clock).isoformat()
         return cls(query, JSON, agent.tools, agent.services.marker or new_marker(), date).asking(agent)
 
     def asking(self, agent: ReActAgent) -> Opening:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 from registry import telemetry
+from registry.clock import FixedDay
 from registry.redaction import redact
 
 from .job_state import Ending, JobState
@@ -30,7 +31,7 @@ def tell_started(job: JobState) -> None:
             "history": [message.to_json() for message in job.request.history],
             "max_replan_rounds": job.options.max_replan_rounds,
             "marker": job.services.marker,
-            "date": datetime.fromtimestamp(job.started_at, UTC).date().isoformat(),
+            "date": (job.clock.day if isinstance(job.clock, FixedDay) else _day(job.started_at)).isoformat(),
             "budget": None if job.request.budget is None else str(job.request.budget),
             "answer_mode": job.request.answer_mode,
             "plan_only": job.request.plan_only,
@@ -41,6 +42,10 @@ def tell_started(job: JobState) -> None:
         },
     )
     _tell_given(job)
+
+
+def _day(time: float) -> date:
+    return datetime.fromtimestamp(time, UTC).date()
 
 
 def tell_goes_on(job: JobState) -> None:

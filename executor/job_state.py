@@ -29,7 +29,7 @@ from .dag import DAGExecutor
 from .job_options import JobOptions
 from .job_time import JobTime
 from .job_types import Job, JobRequest, JobStatus
-from .ledger import Ledger
+from .ledger import Behind, Ledger
 from .log.front import JobLog
 from .recovery import JobPast
 from .recovery.retold import Retold
@@ -59,8 +59,9 @@ class JobState:
     """One job. `executor` and `agent` are those that run at the moment; `stopping`: nothing new begins; `ended`: how
     it ended, None before; `effects`: of calls that a dead worker had begun; `barrier` returns when the log is kept for
     good, and is the log's own where none is given. With a `past` it is a job that goes on; `cancels` are steps that its
-    running plan is to cancel, until that plan goes on, None afterwards. Raises UsageError where a model's fallback is
-    not registered."""
+    running plan is to cancel, until that plan goes on, None afterwards. `marker`: the code that delimits data, which
+    nobody who writes any may know; `behind`: a budget that it shares with other jobs. Raises UsageError where a
+    model's fallback is not registered."""
 
     def __init__(
         self,
@@ -77,6 +78,8 @@ class JobState:
         barrier: Callable[[], Awaitable[None]] | None = None,
         clock: Clock = SYSTEM_CLOCK,
         past: JobPast | None = None,
+        marker: str | None = None,
+        behind: Behind | None = None,
     ) -> None:
         self.barrier = log.barrier if barrier is None else barrier
         self.request, self.tools, self.log = request, tools, log
@@ -88,7 +91,7 @@ class JobState:
         self.effects = Effects() if past is None else past.effects.copy()
         self.time = JobTime(None if budget is None else budget.seconds, clock, 0.0 if past is None else past.spent)
         self.activity = Activity()
-        self.ledger = Ledger(log.append, budget, models, self.time, self.barrier, self.activity)
+        self.ledger = Ledger(log.append, budget, models, self.time, self.barrier, self.activity, behind)
         self.models = models.scoped(self.ledger)
         self.writer = Writer(self.models, self.ledger, self.time, self.emit)
         self.inbox = InterruptQueue()
@@ -101,7 +104,7 @@ class JobState:
             self.waits,
             CallCache(),
             self.artifacts,
-            new_marker() if past is None else past.marker,
+            past.marker if past is not None else marker or new_marker(),
             barrier=self.barrier,
             activity=self.activity,
             past={} if past is None else past.agents,

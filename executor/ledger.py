@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from agent.activity import Activity
 from agent.services import at_once
@@ -25,14 +25,30 @@ Place: TypeAlias = tuple[str | None, int, int, str, str | None]
 """Where a reply belongs: step, round, attempt, role, key of the tool call. Several at one place come in their order."""
 
 
+class Behind(Protocol):
+    """A budget that several jobs share, behind their own ones."""
+
+    def bounded(self, llm: LLM, prepared: Prepared) -> Prepared:
+        """The call with an output limit that this budget may allow. Must not depend on what is spent."""
+
+    async def reserve(self, llm: LLM, prepared: Prepared) -> None:
+        """Sets aside what a call may cost that is about to be sent; does not return where it does not fit."""
+
+    def release(self, prepared: Prepared) -> None:
+        """Takes that back for a call that was not sent."""
+
+    def settle(self, record: CallRecord) -> Amount | None:
+        """Takes note of what a call came to; what was set aside for it."""
+
+
 class Ledger:
     """A job's scope for its models: each try becomes a `turn` event and is added up by role and by model.
 
     `append(channel, payload, step_id)` is the job's log. With a budget in money or tokens, what a call may cost at most
     is reserved before it and settled after it; `models` are those of the job, `time` is its clock. Refusals, lowered
     limits and the account at the end become `budget` events. `barrier` returns when the log is kept for good: no reply
-    is used before, so that none is ever paid for twice. Raises BudgetUnpricedError for a budget in money where a
-    model, a fallback too, has no price.
+    is used before, so that none is ever paid for twice. `behind` is a budget beyond the job's own. Raises
+    BudgetUnpricedError for a budget in money where a model, a fallback too, has no price.
     """
 
     def __init__(
@@ -43,8 +59,9 @@ class Ledger:
         time: JobTime | None = None,
         barrier: Callable[[], Awaitable[None]] = at_once,
         activity: Activity | None = None,
+        behind: Behind | None = None,
     ) -> None:
-        self._append, self._barrier = append, barrier
+        self._append, self._barrier, self._behind = append, barrier, behind
         self._activity = activity or Activity()
         self.budget, self._time = budget, time
         self.cut_by_budget = self._closed = False
@@ -88,11 +105,16 @@ class Ledger:
         if self._closed:
             raise UsageError("the job has ended: its models take no more calls")
         await self._may_begin()
+        if self._behind is not None:
+            prepared = self._behind.bounded(llm, prepared)
         return prepared if self.reservations is None else await self.reservations.reserve(llm, prepared)
 
-    async def sending(self) -> None:
+    async def sending(self, llm: LLM, prepared: Prepared) -> None:
         """The call goes out, unless the job is being handed over: it may have waited for long since it was reserved."""
         await self._may_begin()
+        if self._behind is not None:
+            await self._behind.reserve(llm, prepared)
+            await self._may_begin()
         self._activity.model(1)
 
     async def _may_begin(self) -> None:
@@ -101,6 +123,8 @@ class Ledger:
 
     def released(self, prepared: Prepared) -> None:
         """The call was not sent: what was set aside for it is free again."""
+        if self._behind is not None:
+            self._behind.release(prepared)
         if self.reservations is not None:
             self.reservations.release(prepared)
 
@@ -143,14 +167,16 @@ class Ledger:
         self._append("budget", {"reason": reason, **role, **details, **figures}, who.step_id)
 
     def _add(self, record: CallRecord) -> None:
-        self._activity.model(-1)
+        held = None if self._behind is None else self._behind.settle(record)
+        if not record.cached:
+            self._activity.model(-1)
         if self.reservations is not None:
             self.reservations.settle(record.prepared, record.usage, record.error)
             if record.result is not None and record.result.finish_reason == "length":
                 self.cut_by_budget |= record.prepared.reservation is not None and record.prepared.reservation.lowered
         usage = Usage.unknown() if record.usage is None else record.usage
         self.tally.add(record.caller.role, record.model_name, usage)
-        self._append("turn", _turn(record), record.caller.step_id)
+        self._append("turn", _turn(record, held), record.caller.step_id)
 
     def _count(self, turn: Mapping[str, Any]) -> None:
         """A call of before: one of unknown cost counts as the bound it had."""
@@ -175,11 +201,16 @@ def place_of(turn: Event) -> Place:
     return turn.step_id, told.get("round", 1), told["step_attempt"], told["role"], told["call_id"]
 
 
-def _turn(record: CallRecord) -> dict[str, Any]:
+def _turn(record: CallRecord, held: Amount | None) -> dict[str, Any]:
     more: dict[str, Any] = {} if record.caller.round == 1 else {"round": record.caller.round}
     if record.usage is None and record.prepared.reservation is not None:
-        amount = record.prepared.reservation.amount
-        more["bound"] = {"usd": money(amount.usd), "tokens": amount.tokens}
+        more["bound"] = _figures(record.prepared.reservation.amount)
+    if record.usage is None and held is not None:
+        more["bound_behind"] = _figures(held)
+    if record.cached:
+        more["cached"] = True
+    if record.reply_key is not None and record.result is not None:
+        more["reply_key"] = record.reply_key
     return {
         **more,
         "role": record.caller.role,
@@ -194,3 +225,7 @@ def _turn(record: CallRecord) -> dict[str, Any]:
         "error": None if record.error is None else {"code": record.error.code, "message": str(record.error)},
         "usage": None if record.usage is None else record.usage.to_json(),
     }
+
+
+def _figures(amount: Amount) -> dict[str, Any]:
+    return {"usd": money(amount.usd), "tokens": amount.tokens}

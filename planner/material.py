@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from agent.context import ContextGuard
+from registry import clock as clocks
 from registry.clock import Clock
 from registry.llm import LLM
 from registry.messages import Message
@@ -38,7 +38,7 @@ def model_for(llm: LLM | ModelRegistry, role: str) -> LLM:
 
 def today(clock: Clock) -> str:
     """The date, in UTC."""
-    return datetime.fromtimestamp(clock.time(), UTC).strftime("%A, %d %B %Y")
+    return clocks.today(clock).strftime("%A, %d %B %Y")
 
 
 def conversation(context: Context) -> str:

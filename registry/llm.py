@@ -22,6 +22,7 @@ from .llm_types import INHERIT, Abilities, CallRecord, ChatRequest, Prepared, to
 from .messages import LLMResult, Message, StreamChunk, Usage
 from .prices import Price
 from .redaction import outgoing
+from .replies import Replies
 from .retry import RetryPolicy, Tries
 
 MAX_LESSONS = 4
@@ -37,7 +38,7 @@ class Scope(Protocol):
     async def reserve(self, llm: LLM, prepared: Prepared) -> Prepared:
         """Sets aside what the call may cost at most; may lower its output bound; raises BudgetExceededError."""
 
-    async def sending(self) -> None:
+    async def sending(self, llm: LLM, prepared: Prepared) -> None:
         """Returns when a call that was let in may go out: it is sent right after."""
 
     def released(self, prepared: Prepared) -> None:
@@ -92,6 +93,7 @@ class LLM(ABC):
         self.gate: Gate = gate or ProviderGate()
         self.clock = clock
         self.scope: Scope | None = None
+        self.replies: Replies | None = None
         self._abilities = Abilities(**dict(abilities or {}))
         self._random = random.Random()
 
@@ -130,6 +132,17 @@ class LLM(ABC):
         twin = copy.copy(self)
         twin.scope = scope
         return twin
+
+    def remembering(self, replies: Replies) -> LLM:
+        """The same model, whose replies are looked up in a cache first, and kept there."""
+        twin = copy.copy(self)
+        twin.replies = replies
+        return twin
+
+    @property
+    def endpoint(self) -> str:
+        """The address of the server, where it has one."""
+        return ""
 
     def warm_up(self) -> None:  # noqa: B027 - nothing to import here
         """Imports what the first call needs, which may take seconds: it can be called in a thread. Opens nothing."""
@@ -262,12 +275,14 @@ class LLM(ABC):
         prepared = await self._reserved(request, tries)
         going = Attempt(self, prepared, tries.attempt)
         try:
-            async with self.gate.enter(self, prepared, tries) as admission:
-                await going.goes_out()
-                reply = await self.send(prepared)
-                going.answered = True
-                result = self._settled(self.parse(reply, prepared), prepared)
-                admission.used(result.usage)
+            result = await self._looked_up(going, tries)
+            if result is None:
+                async with self.gate.enter(self, prepared, tries) as admission:
+                    await going.goes_out()
+                    reply = await self.send(prepared)
+                    going.answered = True
+                    result = self._settled(self.parse(reply, prepared), prepared)
+                    admission.used(result.usage)
         except LLMError as error:
             await going.failed(error)
             raise
@@ -284,22 +299,25 @@ class LLM(ABC):
             return
         prepared = await self._reserved(request, tries)
         going = Attempt(self, prepared, tries.attempt)
-        result: LLMResult | None = None
         try:
-            async with self.gate.enter(self, prepared, tries) as admission:
-                await going.goes_out()
-                async with aclosing(self.open_stream(prepared)) as chunks:
-                    async for chunk in chunks:
-                        going.answered = True
-                        if chunk.result is None:
-                            yield chunk
-                        else:
-                            result = self._settled(chunk.result, prepared)
-                            if chunk.text or chunk.reasoning:
-                                yield StreamChunk(chunk.text, chunk.reasoning)
-                if result is None:
-                    raise LLMConnectionError("the stream ended before the model had finished")
-                admission.used(result.usage)
+            result = await self._looked_up(going, tries)
+            if result is not None:
+                yield StreamChunk(result.message.content, result.message.reasoning or "")
+            else:
+                async with self.gate.enter(self, prepared, tries) as admission:
+                    await going.goes_out()
+                    async with aclosing(self.open_stream(prepared)) as chunks:
+                        async for chunk in chunks:
+                            going.answered = True
+                            if chunk.result is None:
+                                yield chunk
+                            else:
+                                result = self._settled(chunk.result, prepared)
+                                if chunk.text or chunk.reasoning:
+                                    yield StreamChunk(chunk.text, chunk.reasoning)
+                    if result is None:
+                        raise LLMConnectionError("the stream ended before the model had finished")
+                    admission.used(result.usage)
         except LLMError as error:
             await going.failed(error)
             raise
@@ -320,6 +338,12 @@ class LLM(ABC):
         prepared = await self.scope.reserve(self, prepared)
         tries.deadline += self.clock.monotonic() - since  # a wait for the budget is no wait for the provider
         return prepared
+
+    async def _looked_up(self, going: Attempt, tries: Tries) -> LLMResult | None:
+        since = self.clock.monotonic()
+        known = await going.known()
+        tries.deadline += self.clock.monotonic() - since  # a wait for somebody who asks the same is none of ours
+        return known
 
     def _settled(self, result: LLMResult, prepared: Prepared) -> LLMResult:
         """Adds the cost, and calls a reply cut that reached the output limit exactly, whatever the server says."""

@@ -74,7 +74,8 @@ class Prepared:
 class CallRecord:
     """What one try of a call came to. Exactly one of `result` and `error` is set; `usage` None means unknown.
 
-    `started_at` (seconds since the epoch) is when it was sent, `elapsed` the seconds from then.
+    `started_at` (seconds since the epoch) is when it was sent, `elapsed` the seconds from then. `cached`: it was not
+    sent, a reply of before was taken; `reply_key` is its place in the cache of replies, where there is one.
     """
 
     caller: Caller
@@ -88,6 +89,8 @@ class CallRecord:
     started_at: float
     elapsed: float
     prepared: Prepared
+    cached: bool = False
+    reply_key: str | None = None
 
 
 def tool_specs(tools: Any) -> tuple[ToolSpec, ...]:

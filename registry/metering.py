@@ -35,9 +35,9 @@ class _MeteredScope:
     async def reserve(self, llm: LLM, prepared: Prepared) -> Prepared:
         return prepared if self.behind is None else await self.behind.reserve(llm, prepared)
 
-    async def sending(self) -> None:
+    async def sending(self, llm: LLM, prepared: Prepared) -> None:
         if self.behind is not None:
-            await self.behind.sending()
+            await self.behind.sending(llm, prepared)
 
     def released(self, prepared: Prepared) -> None:
         if self.behind is not None:

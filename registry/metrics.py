@@ -156,6 +156,8 @@ class Metrics:
     def _turn(self, event: Event) -> None:
         payload = event.payload
         model, role = self._models.of(payload.get("model")), _known(payload.get("role"), ROLES)
+        if payload.get("cached"):
+            return  # no model was called
         error = payload.get("error")
         outcome = "ok" if error is None else self._codes.of(error.get("code"))
         self.calls.labels(model, role, outcome).inc()

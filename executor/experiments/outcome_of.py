@@ -86,7 +86,7 @@ class _Log:
         if turn.get("cached"):
             self.cached += 1
             return
-        bound = turn.get("behind") or turn.get("bound")
+        bound = turn.get("bound_behind") or turn.get("bound")
         if turn["usage"] is None and bound is not None:
             self.spent += Amount(Decimal(bound["usd"]), bound["tokens"])
         else:

@@ -104,6 +104,11 @@ class SDKAdapter(LLM):
         # made from a copy without the clients: else the clients would hold themselves, and wait for the collector
         self._clients = LoopClients(copy.copy(self)._open_client)
 
+    @property
+    def endpoint(self) -> str:
+        """The address of the server; the provider's own where none was given."""
+        return self.base_url or self.service
+
     @abstractmethod
     def _open_client(self) -> SDKClient:
         """Makes the SDK's client; imports the SDK."""

@@ -27,7 +27,7 @@ class Note:
         self.reserved += 1
         return prepared
 
-    async def sending(self) -> None: ...
+    async def sending(self, llm: LLM, prepared: Prepared) -> None: ...
 
     def released(self, prepared: Prepared) -> None:
         self.released_again += 1
