@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from registry.errors import ConfigError, UsageError
 from registry.messages import canonical_json
+from registry.whole_lines import appendable, sync_folder
 
 from .codec import (
     answer_from_json,
@@ -250,36 +251,6 @@ class Folder:
                     yield read(json.loads(line))
                 except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
                     raise ConfigError(f"{path}:{number}: cannot be read: {type(error).__name__}: {error}") from None
-
-
-def appendable(path: Path) -> IO[bytes]:
-    """A file of lines, open for more of them; a last line that is not whole is cut off."""
-    file = path.open("a+b")
-    end = file.seek(0, os.SEEK_END)
-    keep = end
-    while keep:
-        start = max(0, keep - 65_536)
-        file.seek(start)
-        place = file.read(keep - start).rfind(b"\n")
-        keep = start if place < 0 else start + place + 1
-        if place >= 0:
-            break
-    if keep < end:
-        file.truncate(keep)
-    file.seek(0, os.SEEK_END)
-    if not end:
-        sync_folder(path.parent)
-    return file
-
-
-def sync_folder(path: Path) -> None:
-    """What was made in a folder is on disk, where the platform can say so."""
-    with suppress(OSError):
-        folder = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def fingerprint(experiment: Experiment) -> str:
