@@ -32,8 +32,8 @@ MAX_BYTES = 4_000_000
 MOST, LEAST = 1e9, 1e-9
 """Numbers in a file are no larger, and deviations no smaller: sums of them stay finite."""
 SHAPE_SCALE = 0.1
-"""What a count one standard deviation off the mean comes to beside the words, whose squares sum to 1. Small, so that the
-penalty on the weights, which is the same for all, holds the counts more than the words."""
+"""What a count one standard deviation off the mean comes to beside the words, whose squares sum to 1. Small, so that
+the penalty on the weights, which is the same for all, holds the counts more than the words."""
 
 
 @dataclass(frozen=True, slots=True)

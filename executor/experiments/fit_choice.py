@@ -1,0 +1,123 @@
+"""What a learned policy's fit is chosen by: cross-validation over the tasks to fit on, and nothing else."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from registry.errors import ConfigError, UsageError
+
+from .curves import apgr, curve_of
+from .fit_data import FitData
+from .fit_model import Candidate, Seen, Space, gains
+
+FOLDS = 5
+CANDIDATES = (
+    Candidate(0.1, words=False),
+    Candidate(1.0, words=False),
+    Candidate(0.1),
+    Candidate(0.3),
+    Candidate(1.0),
+)
+"""The simplest first: of equals, the first is taken."""
+NEVER, ALWAYS = 1.0, -1.0
+"""Thresholds that no score reaches, and that every score does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the threshold is to do; one of the three. `share`: the part of all tasks that the strong model does.
+    `keep`: the part of the strong model's lead in quality that is kept, with as few strong calls as possible. `worth`:
+    what a right answer is worth in USD: the strong model does what its likelier success is worth its price for."""
+
+    share: float | None = None
+    keep: float | None = None
+    worth: float | None = None
+
+    def __post_init__(self) -> None:
+        if sum(value is not None for value in (self.share, self.keep, self.worth)) != 1:
+            raise UsageError("the threshold follows from one of share, keep and worth")
+        for name, value in (("share", self.share), ("keep", self.keep)):
+            if value is not None and not 0 <= value <= 1:
+                raise UsageError(f"{name} must lie between 0 and 1, not at {value!r}")
+        if self.worth is not None and not (math.isfinite(self.worth) and self.worth > 0):
+            raise UsageError(f"worth must be an amount in USD above 0, not {self.worth!r}")
+
+    def to_json(self) -> dict[str, float]:
+        """The one that is given."""
+        values = {"share": self.share, "keep": self.keep, "worth": self.worth}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The best candidate, the scores that the tasks got from fits that had not seen them, and APGR of each."""
+
+    candidate: Candidate
+    scores: Sequence[float]
+    apgr: dict[str, float]
+
+
+def chosen(data: FitData, seen: Seen, *, seed: int, candidates: Sequence[Candidate] = CANDIDATES) -> Chosen:
+    """The candidate whose order of the tasks has the highest APGR, each task scored by a fit on the other folds."""
+    scores = _held_out(data, seen, seed, candidates)
+    found = {one: apgr(scores[one], data.weak, data.strong) or 0.0 for one in candidates}
+    best = max(candidates, key=lambda one: found[one])
+    return Chosen(best, scores[best], {str(one): round(value, 4) for one, value in found.items()})
+
+
+def folds(n: int, seed: int, count: int = FOLDS) -> list[list[int]]:
+    """The places of n tasks in parts of about equal size, drawn by the seed."""
+    places = list(range(n))
+    random.Random(f"{seed} folds").shuffle(places)
+    return [sorted(places[start::count]) for start in range(count)]
+
+
+def threshold_for(wish: Wish, scores: Sequence[float], data: FitData) -> float:
+    """The threshold that does what is wished on tasks with these scores. Raises ConfigError where costs are unknown, or
+    the strong model is not the dearer one."""
+    if wish.worth is not None:
+        return _worth_it(wish.worth, data.dearer)
+    share = wish.share
+    if share is None:
+        share = curve_of(scores, data.weak, data.strong).cpt(wish.keep or 0.0)
+        share = 1.0 if share is None else share
+    return threshold_at(share, scores)
+
+
+def threshold_at(share: float, scores: Sequence[float]) -> float:
+    """The threshold that this share of the scores reaches, at the least: halfway to the next lower score."""
+    count = math.ceil(share * len(scores) - 1e-9)
+    ordered = sorted(scores, reverse=True)
+    if count <= 0:
+        return NEVER
+    while count < len(ordered) and ordered[count] == ordered[count - 1]:
+        count += 1  # equal scores are on the same side
+    return ALWAYS if count >= len(ordered) else (ordered[count - 1] + ordered[count]) / 2
+
+
+def _worth_it(worth: float, dearer: float | None) -> float:
+    if dearer is None:
+        raise ConfigError("what the answers cost is not known for all tasks: give --share or --keep instead")
+    if dearer <= 0:
+        raise ConfigError("the strong arm does not cost more than the weak one: use it for everything")
+    return min(dearer / worth, NEVER)
+
+
+def _held_out(data: FitData, seen: Seen, seed: int, candidates: Sequence[Candidate]) -> dict[Candidate, list[float]]:
+    scores = {one: [0.0] * len(data) for one in candidates}
+    for fold in folds(len(data), seed):
+        out = set(fold)
+        rest = [place for place in range(len(data)) if place not in out]
+        known, other = seen.part(rest), seen.part(fold)
+        weak, strong = [data.weak[i] for i in rest], [data.strong[i] for i in rest]
+        for words in dict.fromkeys(one.words for one in candidates):
+            space = Space(known, words=words)
+            matrix, there = space.matrix(known), space.matrix(other)
+            for one in candidates:
+                if one.words == words:
+                    for place, score in zip(fold, gains(matrix, weak, strong, one.penalty, there), strict=True):
+                        scores[one][place] = score
+    return scores
