@@ -17,6 +17,7 @@ MAKERS: Mapping[str, tuple[str, ...]] = {
     "alibaba": ("qwen", "qwq"),
     "microsoft": ("phi",),
     "cohere": ("command",),
+    "deepseek": (),
     "xai": ("grok",),
 }
 """Makers whose models, or pages, have several names. A name that is not here is a family of its own."""
