@@ -128,7 +128,7 @@ class _Choice:
         else:
             second = max(self.to_best, key=lambda other: _mean(self.report.arm(other)))
             found = self.to_best[second]
-            less = f": it {_compared(_inverse(found.ratio), second)}" if found.ratio is not None else ""
+            less = f": {_compared(_inverse(found.ratio), second)}" if found.ratio is not None else ""
             told.append(f"It costs {usd(self.costs[name])} a task, and no arm costs less{less}.")
             if not shown(found):
                 told.append(
@@ -142,21 +142,17 @@ class _Choice:
         found = next((one for one in self.report.differences if one.arm == self.best.name and one.n_tasks), None)
         if found is None:
             return []
-        pairs = f", corrected for {self.report.head.pairs:,} pairs" if self.report.head.pairs > 1 else ""
-        sure = f"95 %: {signed(found.quality.low)} to {signed(found.quality.high)}, {p_text(found.p_corrected)}{pairs}"
+        sure = f"95 %: {signed(found.quality.low)} to {signed(found.quality.high)}, {self._p(found)}"
         if shown(found):
             told = f"Its quality is {abs(100 * found.quality.mean):.1f} points above that of {found.other} ({sure})"
         else:
-            told = (
-                f"That it is better than {found.other} is not shown: the difference is {signed(found.quality.mean)} points "
-                f"({sure})"
-            )
-        return [f"{told}; it {_compared(found.ratio, found.other)}." if found.ratio is not None else f"{told}."]
+            told = f"That it is better than {found.other} is not shown: {signed(found.quality.mean)} points ({sure})"
+        return [f"{told}; it costs {_compared(found.ratio, found.other)}." if found.ratio is not None else f"{told}."]
 
     def _open(self, undecided: Sequence[str]) -> list[str]:
         name = max(undecided, key=lambda other: (_mean(self.report.arm(other)), -self.costs[other]))
         found = self.to_best[name]
-        ratio = f" {name} {_compared(found.ratio, self.best.name)}." if found.ratio is not None else ""
+        ratio = f" {name} costs {_compared(found.ratio, self.best.name)}." if found.ratio is not None else ""
         return [
             f"With {_tasks(found.n_tasks)} it can't be said whether a cheaper arm does as well as {self.best.name}, "
             f"the best ({_quality(self.best)}).",
@@ -186,12 +182,15 @@ class _Choice:
         cost = f"It costs {usd(self.costs[chosen])} a task"
         if found.ratio is None:
             return f"{cost}."
-        return f"{cost}: it {_compared(found.ratio, found.other)}."
+        return f"{cost}, {_compared(found.ratio, found.other)}."
 
     def _told(self, found: Difference) -> str:
         """Interval and p-value of a comparison with the best."""
         jointly = f"95 % jointly for {len(self.to_best)} comparisons" if len(self.to_best) > 1 else "95 %"
-        return f"{jointly}: {signed(found.quality.low)} to {signed(found.quality.high)}, {p_text(found.p_corrected)}"
+        return f"{jointly}: {signed(found.quality.low)} to {signed(found.quality.high)}, {self._p(found)}"
+
+    def _p(self, found: Difference) -> str:
+        return f"{'corrected ' if self.report.head.pairs > 1 else ''}{p_text(found.p_corrected)}"
 
     def _would_decide(self, found: Difference) -> str:
         """How many tasks would decide, if the difference is as it looks, with a power of 80 %."""
@@ -238,11 +237,13 @@ def _inverse(ratio: Estimate) -> Estimate:
     return Estimate(*(1 / value if value else math.inf for value in (ratio.mean, ratio.high, ratio.low)))
 
 
-def _compared(ratio: Estimate, other: str | None = None) -> str:
-    """What a cost is beside another: costs 58 % less [55, 61] than strong."""
-    than = f" than {other}" if other is not None else ""
-    if ratio.mean <= 1:
-        ends = "" if math.isnan(ratio.low) else f" [{100 * (1 - ratio.high):.0f}, {100 * (1 - ratio.low):.0f}]"
-        return f"costs {_percent(1 - ratio.mean)} less{than}{ends}" if ratio.mean < 1 else f"costs as much{than or ''}"
-    ends = "" if math.isnan(ratio.low) else f" [{100 * (ratio.low - 1):.0f}, {100 * (ratio.high - 1):.0f}]"
-    return f"costs {_percent(ratio.mean - 1)} more{than}{ends}"
+def _compared(ratio: Estimate, other: str) -> str:
+    """What a cost is beside another: 58 % less than strong [55, 61]."""
+    known = not math.isnan(ratio.low)
+    if ratio.mean < 1:
+        ends = f" [{100 * (1 - ratio.high):.0f}, {100 * (1 - ratio.low):.0f}]" if known else ""
+        return f"{_percent(1 - ratio.mean)} less than {other}{ends}"
+    if ratio.mean == 1:
+        return f"as much as {other}"
+    ends = f" [{100 * (ratio.low - 1):.0f}, {100 * (ratio.high - 1):.0f}]" if known else ""
+    return f"{_percent(ratio.mean - 1)} more than {other}{ends}"

@@ -7,15 +7,15 @@ from typing import Any
 
 from registry.errors import ConfigError
 
-from .curves import PARTS, Curve, apgr_samples, curve_of
+from .curves import PARTS, Curve, apgr_samples, curve_of, oracle_order
 from .recorded import policy_of_arm, route_scores
 from .report_data import ArmData, single_model
-from .report_types import Router
-from .stats import Estimate, Resampled, bca
+from .report_types import CurvePoint, Router
+from .stats import Estimate, Resampled, bca, score_intervals
 from .types import Arm, Experiment
 
 POINTS = 101
-"""At most so many points of a curve are told: one for each percent of strong calls."""
+"""So many points of a curve are told: one for each percent of strong calls."""
 
 
 def routers_of(
@@ -81,6 +81,7 @@ def _router(
         weak_costs=[weak.costs.get(task) for task in tasks],
         strong_costs=[strong.costs.get(task) for task in tasks],
     )
+    best = curve_of(oracle_order(low, high), low, high)
     return Router(
         arm.name.partition("[")[0],
         weak.arm.name,
@@ -88,7 +89,9 @@ def _router(
         len(tasks),
         _apgr(curve, order, low, high, samples(len(tasks))),
         {f"{100 * part:.0f}": curve.cpt(part) for part in PARTS},
-        _thinned(curve),
+        _points(curve, order, low, high),
+        _points(best, oracle_order(low, high), low, high),
+        best.apgr,
     )
 
 
@@ -113,7 +116,18 @@ JACKKNIFED = 1_500
 """Up to so many tasks the interval is corrected for its skew, which takes tasks times tasks counts."""
 
 
-def _thinned(curve: Curve) -> tuple[tuple[float, float, float | None], ...]:
-    """The curve at each percent of strong calls, or its own points where they are fewer."""
-    points = curve.points if len(curve.points) <= POINTS else [curve.at(i / (POINTS - 1)) for i in range(POINTS)]
-    return tuple((point.share, point.quality, point.cost) for point in points)
+def _points(curve: Curve, order: list[float], low: list[float], high: list[float]) -> tuple[CurvePoint, ...]:
+    """The curve at each percent of strong calls, with the interval of the mean of the answers that are taken there."""
+    import numpy as np
+
+    points = [curve.at(i / (POINTS - 1)) for i in range(POINTS)]
+    ranked = sorted(range(curve.n), key=lambda i: -order[i])
+    weak, strong = (np.array(values, dtype=float)[ranked] for values in (low, high))
+    strong_calls = np.array([round(point.share * curve.n) for point in points])
+    taken = np.where(np.arange(curve.n) < strong_calls[:, None], strong, weak)
+    binary = bool(((taken == 0) | (taken == 1)).all())
+    mean, bottom, top = score_intervals(taken, curve.n, binary=binary)
+    return tuple(
+        CurvePoint(point.share, point.quality, float(point.quality - down), float(point.quality + up), point.cost)
+        for point, down, up in zip(points, mean - bottom, top - mean, strict=True)
+    )

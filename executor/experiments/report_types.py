@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from .stats import Estimate
 
@@ -137,9 +137,20 @@ class Difference:
         }  # fmt: skip
 
 
+class CurvePoint(NamedTuple):
+    """Quality, with its interval, and mean cost in USD at a share of strong calls."""
+
+    share: float
+    quality: float
+    low: float
+    high: float
+    cost: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class Router:
-    """A policy that orders tasks by a score, over all shares of strong calls. `curve`: (share, quality, cost)."""
+    """A policy that orders tasks by a score, over all shares of strong calls. `oracle`: what one who knows the answers
+    comes to on the same tasks; chance has an APGR of 0.5."""
 
     arm: str
     weak: str
@@ -147,13 +158,15 @@ class Router:
     n_tasks: int
     apgr: Estimate | None
     cpt: Mapping[str, float | None]
-    curve: tuple[tuple[float, float, float | None], ...]
+    curve: tuple[CurvePoint, ...]
+    oracle: tuple[CurvePoint, ...]
+    oracle_apgr: float | None
 
     def to_json(self) -> dict[str, Any]:
         """As in report.json."""
-        points = [{"share": share, "quality": quality, "cost": cost} for share, quality, cost in self.curve]
         return {"arm": self.arm, "weak": self.weak, "strong": self.strong, "n_tasks": self.n_tasks,
-                "apgr": _estimate(self.apgr), "cpt": dict(self.cpt), "curve": points}  # fmt: skip
+                "apgr": _estimate(self.apgr), "cpt": dict(self.cpt), "curve": [point._asdict() for point in self.curve],
+                "oracle": {"apgr": self.oracle_apgr, "curve": [point._asdict() for point in self.oracle]}}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
