@@ -4,18 +4,14 @@ server's."""
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from registry.errors import ConfigError
 
 if TYPE_CHECKING:
-    from executor.experiments.types import Arm, Experiment
+    from executor.experiments.types import Experiment
 
-NOWHERE = Path(os.devnull) / "nowhere"
-"""Where relative paths would begin: no file can be there."""
 GRADERS = ("exact", "numeric", "contains", "regex", "json", "recorded")
 """What judges here: nothing of it calls a model or code of the user's."""
 MAX_ARMS = 100
@@ -35,9 +31,7 @@ def experiment_asked(values: Mapping[str, Any]) -> Experiment:
     _not_too_many(tables)
     from executor.experiments.experiment_file import experiment_of
 
-    experiment = experiment_of(tables, base=NOWHERE, path="the request")
-    for arm in experiment.arms:
-        _no_code(arm)
+    experiment = experiment_of(tables, base=None, path="the request")
     if experiment.repeats > MAX_REPEATS:
         raise ConfigError(f"experiment.repeats: {experiment.repeats} is more than {MAX_REPEATS:,}")
     return experiment
@@ -85,22 +79,6 @@ def _not_too_many(tables: Mapping[str, Any]) -> None:
         many += math.prod(map(len, lists))
     if many > MAX_ARMS:
         raise ConfigError(f"arms: {many:,} arms, sweeps spread out, are more than {MAX_ARMS}")
-
-
-def _no_code(arm: Arm) -> None:
-    """Raises ConfigError for a policy that is the user's own code."""
-    level = [arm.routing, arm.options.get("routing")]
-    while level:
-        found = level.pop()
-        if isinstance(found, Mapping):
-            level += [found.get("use"), *(inner for inner in found.values() if isinstance(inner, Mapping | list))]
-        elif isinstance(found, list):
-            level += [inner for inner in found if isinstance(inner, Mapping | list)]
-        elif isinstance(found, str) and ":" in found and not found.startswith("fixed:"):
-            raise ConfigError(
-                f"arms.{arm.name}.routing: {found[:100]!r} is code of the server's, which the API does not run; "
-                f"{AS_COMMAND}"
-            )
 
 
 def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -119,7 +119,7 @@ class Reports:
         from executor.experiments.outcome_of import outcome_of
         from executor.experiments.types import Cell, Outcome
 
-        cell, job = Cell(*row["cell"]), row["id"]
+        cell, job = Cell(**row["cell"]), row["id"]
         events = [
             Event(job, one["seq"], one["ts"], one["channel"], one["step_id"], one["payload"])
             for one in await self.store.log_of(job)

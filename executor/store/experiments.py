@@ -153,7 +153,7 @@ async def _add(connection: Connection, tenant: str, experiment: str, cells: Sequ
         [cell.mode for cell in cells],
         [dict(cell.request) for cell in cells],
         [dict(cell.metadata) for cell in cells],
-        [list(cell.cell) for cell in cells],
+        [dict(zip(("arm", "task", "repeat"), cell.cell, strict=True)) for cell in cells],
     )
 
 

@@ -91,3 +91,16 @@ export const artifacts = (id) => json(`${of(id)}/artifacts`);
 export const artifactPath = (id, name) => `${of(id)}/artifacts/${encodeURIComponent(name)}`;
 export const framePath = (id, name) => `/view/${encodeURIComponent(id)}/${encodeURIComponent(name)}`;
 export const eventsPath = (id, after) => `${of(id)}/events?after=${after}`;
+
+const ofExperiment = (id) => `/v1/experiments/${encodeURIComponent(id)}`;
+
+export const experiments = (limit, after, signal) =>
+  json(`/v1/experiments?${new URLSearchParams(after ? { limit, after } : { limit })}`, { signal });
+export const experiment = (id, signal) => json(ofExperiment(id), { signal });
+export const experimentCells = (id, limit, after, signal) =>
+  json(`${ofExperiment(id)}/cells?limit=${limit}&after=${after}`, { signal });
+export const experimentReport = (id, signal) => json(reportPath(id, 'json'), { signal });
+export const reportPath = (id, format) => `${ofExperiment(id)}/report?format=${format}`;
+export const cancelExperiment = (id) => json(`${ofExperiment(id)}/cancel`, { method: 'POST' });
+export const createExperiment = (body, key) =>
+  json('/v1/experiments', { method: 'POST', body, headers: { 'idempotency-key': key } });

@@ -3,6 +3,8 @@
 import * as api from './api.mjs';
 import { button, fill, h, say, set, show } from './dom.mjs';
 import { line } from './text.mjs';
+import { ExperimentPage } from './view/experiment.mjs';
+import { ExperimentsPage } from './view/experiments.mjs';
 import { JobPage } from './view/job.mjs';
 import { JobList } from './view/list.mjs';
 import { forget, newJob } from './view/new.mjs';
@@ -21,9 +23,11 @@ function hrefOf(id, step) {
 
 /** What an address names. */
 function place() {
+  const among = /^#\/experiments(?:\/([^/]+))?$/.exec(location.hash);
   const found = /^#\/jobs\/([^/]+)(?:\/steps\/(.+))?$/.exec(location.hash);
-  if (!found) return { job: null, step: null, list: location.hash === '#/jobs' };
+  if (!found && !among) return { job: null, step: null, list: location.hash === '#/jobs' };
   try {
+    if (among) return { job: null, step: null, experiment: among[1] === undefined ? '' : decodeURIComponent(among[1]) };
     return { job: decodeURIComponent(found[1]), step: found[2] === undefined ? null : decodeURIComponent(found[2]) };
   } catch {
     return { job: null, step: null };
@@ -87,6 +91,7 @@ class App {
       h('a', { class: 'mark', href: '#/' }, 'dagwright'),
       session ? h('a', { class: 'to-list', href: '#/jobs' }, 'Jobs') : null,
       session ? h('a', { href: '#/', 'aria-keyshortcuts': 'n' }, 'New job') : null,
+      session ? h('a', { href: '#/experiments' }, 'Experiments') : null,
       h('span', { class: 'gap' }),
       session?.name ? h('span', { class: 'quiet who', title: 'The key that is signed in' }, line(session.name, 40)) : null,
       session?.name ? button('Sign out', () => this.signOut(), { class: 'quiet-button' }) : null,
@@ -110,8 +115,8 @@ class App {
   /** Shows what the address names. */
   go(moved) {
     this.entered = true;
-    const { job, step, list } = place();
-    set(byId('frame'), 'data-view', job ? 'job' : list ? 'list' : 'new');
+    const { job, step, list, experiment } = place();
+    set(byId('frame'), 'data-view', job ? 'job' : list ? 'list' : experiment === undefined ? 'new' : 'experiments');
     this.list.select(job);
     if (job && job === this.pageId) {
       this.page.select(step, moved);
@@ -119,6 +124,14 @@ class App {
     }
     this.closePage();
     document.title = 'dagwright';
+    if (experiment !== undefined) {
+      this.page = experiment ? new ExperimentPage(main, experiment, { announce }) : new ExperimentsPage(main);
+      this.page.open();
+      if (!moved) return;
+      main.scrollTop = 0;
+      main.focus({ preventScroll: true });
+      return;
+    }
     if (!job) {
       newJob(main, (created) => {
         this.list.restart();

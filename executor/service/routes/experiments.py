@@ -220,13 +220,10 @@ async def cancel_experiment(
 
 
 def _cell(row: Any) -> dict[str, Any]:
-    arm, task, repeat = row["cell"]
     ended = row["ended_at"]
     return {
         "line": row["line"],
-        "arm": arm,
-        "task": task,
-        "repeat": repeat,
+        **row["cell"],
         "job": row["id"],
         "status": row["status"],
         "error_code": row["error_code"],

@@ -21,7 +21,7 @@ create table dw_outcomes (                     -- what came of a cell, made of i
 );
 
 alter table dw_jobs
-    add column cell jsonb,                     -- of an experiment: [arm, task, repeat]
+    add column cell jsonb,                     -- of an experiment: its arm, task, repeat
     add column reserved_usd numeric,           -- what a cell may cost at most, taken out of the experiment's budget
     add column reserved_tokens bigint;
 

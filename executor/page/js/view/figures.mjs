@@ -1,15 +1,18 @@
 // Figures of a report, as people read them.
 
-/** A share with its interval: 0.712 (0.655 to 0.764). */
+/** A share and its interval: 0.712 and 0.655 to 0.764. @returns {[string, string]} */
 export function share(value) {
-  if (!Number.isFinite(value?.mean)) return '—';
-  return value.mean.toFixed(3) + between(value, (one) => one.toFixed(3));
+  return Number.isFinite(value?.mean) ? [thousandths(value.mean), between(value, thousandths)] : ['—', ''];
 }
 
-/** USD with its interval. */
+/** USD and their interval. Where a part is not known, it is the mean of what is. @returns {[string, string]} */
 export function usd(value) {
-  if (!Number.isFinite(value?.mean)) return 'unknown';
-  return `${value.partial ? '≥ ' : ''}${dollars(value.mean)}${between(value, dollars)}`;
+  return Number.isFinite(value?.mean) ? [dollars(value.mean), between(value, dollars)] : ['unknown', ''];
+}
+
+/** Both in one line. */
+export function inLine([value, interval]) {
+  return interval ? `${value} (${interval})` : value;
 }
 
 /** USD in three figures, however small. */
@@ -44,6 +47,11 @@ export function percent(value) {
   return Number.isFinite(value) ? `${(value * 100).toFixed(0)} %` : '—';
 }
 
-function between(value, told) {
-  return Number.isFinite(value.low) && Number.isFinite(value.high) ? ` (${told(value.low)} to ${told(value.high)})` : '';
+/** An interval, where there is one. */
+export function between(value, told) {
+  return Number.isFinite(value?.low) && Number.isFinite(value?.high) ? `${told(value.low)} to ${told(value.high)}` : '';
+}
+
+function thousandths(value) {
+  return value.toFixed(3);
 }

@@ -5,7 +5,7 @@ import { h, s, say, set } from '../dom.mjs';
 import { widthOf } from '../pen.mjs';
 import { costAxis, qualityAxis, tick } from '../scales.mjs';
 import { line } from '../text.mjs';
-import { share, usd } from './figures.mjs';
+import { inLine, share, usd } from './figures.mjs';
 
 const HEIGHT = 340;
 const EDGE = { top: 14, right: 18, bottom: 44, left: 58 };
@@ -64,7 +64,7 @@ export class Plot {
     this.font = `11px ${getComputedStyle(document.body).fontFamily}`;
     this.points = drawn.sort((a, b) => a.cost.mean - b.cost.mean || a.quality.mean - b.quality.mean)
       .map((spot) => this.point(spot, scale));
-    this.svg.replaceChildren(...this.frame(scale), this.front(drawn, scale), ...this.points.map(({ node }) => node), this.labels(scale));
+    this.svg.replaceChildren(...this.frame(scale), this.front(drawn, scale), ...this.points.map(({ node }) => node), this.labels());
     this.rove(this.kept);
     if (had) this.points.find(({ spot }) => spot.name === this.kept)?.node.focus({ preventScroll: true });
     this.look(had ? document.activeElement : null);
@@ -190,7 +190,7 @@ function has(value) {
 /** A point in words. */
 function told({ kind, name, quality, cost, pareto }) {
   const what = kind === 'baseline' ? 'baseline' : pareto ? 'on the Pareto front' : '';
-  return [line(name, 100), `quality ${share(quality)}`, `cost per task ${usd(cost)}`, what].filter(Boolean).join(', ');
+  return [line(name, 100), `quality ${inLine(share(quality))}`, `cost per task ${inLine(usd(cost))}`, what].filter(Boolean).join(', ');
 }
 
 function cutTo(text, font) {
