@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -54,16 +55,19 @@ class MemoryArtifacts:
 
 
 class FolderArtifacts:
-    """Keeps the artifacts of one job as files in a folder of its own, which is made with the first one."""
+    """Keeps the artifacts of one job as files in a folder of its own, which is made with the first one. `known`: for a
+    job that goes on, the names and types of those that its log tells of; another file was kept by a call that died
+    before its end was told: where that call is made again, the name is its own."""
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], known: Mapping[str, str] | None = None) -> None:
         self.folder = Path(folder)
-        self._mimes: dict[str, str] = {}
+        self._mimes = dict(known or {})
+        self._owns = known is not None
 
     async def put(self, artifact: Artifact) -> Artifact:
         """Writes it; the file is whole or not there. Raises OSError."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        there = {path.name for path in self.folder.iterdir()}
+        there = set() if self._owns else {path.name for path in self.folder.iterdir()}
         kept = replace(artifact, name=free_name(artifact.name, there | set(self._mimes)))
         self._mimes[kept.name] = kept.mime  # taken before anything waits
         returned = await shared_pool().run(lambda: _write(self.folder, kept))

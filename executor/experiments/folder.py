@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
+from executor.log.group_commit import WriteFailedError
 from registry.errors import ConfigError, UsageError
 from registry.messages import canonical_json
 from registry.whole_lines import appendable, sync_folder
@@ -45,7 +46,6 @@ class Folder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._outcomes: IO[bytes] | None = None
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], experiment: Experiment) -> Folder:
@@ -132,11 +132,22 @@ class Folder:
 
     def append(self, *outcomes: Outcome) -> None:
         """Adds outcomes; they are on disk when it returns. It may take some milliseconds."""
-        if self._outcomes is None:
-            self._outcomes = appendable(self.path / OUTCOMES)
-        self._outcomes.write(b"".join(_line(outcome_to_json(outcome)) for outcome in outcomes))
-        self._outcomes.flush()
-        os.fsync(self._outcomes.fileno())
+        with self.appending() as file:
+            file.write(b"".join(map(self.line, outcomes)))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def appending(self) -> IO[bytes]:
+        """The file of the outcomes, open for more `line`s, one process at a time. Raises WriteFailedError."""
+        try:
+            return appendable(self.path / OUTCOMES)
+        except OSError as error:
+            raise WriteFailedError(f"{self.path / OUTCOMES} can't be written: {error.strerror or error}") from None
+
+    @staticmethod
+    def line(outcome: Outcome) -> bytes:
+        """An outcome as a line of the file."""
+        return _line(outcome_to_json(outcome))
 
     def put_grades(self, grades: Iterable[Grade]) -> None:
         """Puts all grades, instead of those that there were."""
@@ -187,12 +198,7 @@ class Folder:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise UsageError(f"another process runs the experiment in {self.path}") from None
-            try:
-                yield
-            finally:
-                if self._outcomes is not None:
-                    self._outcomes.close()
-                    self._outcomes = None
+            yield
 
     # Inside
 

@@ -28,7 +28,7 @@ def outcome_of(
         told.hear(event)
     usage = Usage.from_json(summary["usage"])
     steps = summary["steps"]
-    models = Counter(step["model"] for step in steps if step.get("model"))
+    models = Counter(step["model"] for step in steps if step.get("model")) or Counter(told.agent[-1:])
     latency = told.seconds if told.heard else float(summary["elapsed"])
     return Outcome(
         cell,
@@ -45,7 +45,7 @@ def outcome_of(
         len(steps),
         sum(step["status"] in FAILED for step in steps),
         dict(models),
-        told.escalated,
+        len(told.escalated),
         told.cached,
         None,
         job_id or summary["id"],
@@ -68,7 +68,9 @@ class _Log:
 
     def __init__(self) -> None:
         self.heard = False
-        self.cached = self.escalated = 0
+        self.cached = 0
+        self.escalated: set[str | None] = set()
+        self.agent: list[str] = []  # the models that were chosen for a single agent, one after the other
         self.spent = NOTHING
         self._time = PastTime()
 
@@ -81,6 +83,14 @@ class _Log:
         self._time.hear(event)
         if event.channel == "turn":
             self._turn(event.payload)
+        elif event.channel == "route" and "policy" in event.payload:
+            self._chosen(event)
+
+    def _chosen(self, event: Event) -> None:
+        if event.step_id is None:
+            self.agent.append(event.payload["model"])
+        if event.payload.get("from") is not None:
+            self.escalated.add(event.step_id)
 
     def _turn(self, turn: Mapping[str, Any]) -> None:
         if turn.get("cached"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -15,7 +16,7 @@ from registry.messages import Event
 from registry.whole_lines import appendable
 
 from .front import Ending, JobLog
-from .group_commit import GroupCommit
+from .group_commit import GroupCommit, WriteFailedError
 
 END = "end"
 """The key of the last line: the job in its public shape."""
@@ -26,7 +27,7 @@ class FileLog(JobLog):
     """Keeps a job's events in a file, through a writer that jobs share. A barrier returns when they are on disk; where
     they can't be written it never does, and the job is about to be cancelled.
 
-    `seq`: the events that the file has already.
+    `seq`: the events that the file has already. Raises WriteFailedError where it can't be opened.
     """
 
     merge_seconds = 0.5
@@ -43,12 +44,18 @@ class FileLog(JobLog):
     ) -> None:
         super().__init__(job_id, clock, seq, on_event=on_event)
         self.path, self._writer = path, writer
-        self._file: IO[bytes] = appendable(path)
+        try:
+            self._file: IO[bytes] = appendable(path)
+        except OSError as error:
+            raise WriteFailedError(f"{path} can't be written: {error.strerror or error}") from None
 
     async def barrier(self) -> None:
         """Returns when all that was appended so far is on disk."""
         self.flush()
-        await self._writer.written()
+        try:
+            await self._writer.written()
+        except WriteFailedError:
+            await asyncio.get_running_loop().create_future()
 
     async def history(self) -> tuple[Event, ...]:
         """The whole history so far, out of the file."""
@@ -63,9 +70,13 @@ class FileLog(JobLog):
         self._writer.add(self._file, _line({END: dict(ending.summary)}))
 
     async def release(self) -> None:
-        """The file is left as it stands, all that was appended in it."""
-        await self.barrier()
-        self._file.close()
+        """The file is left as it stands, all that was appended in it, if it can be written."""
+        self.flush()
+        try:
+            with suppress(WriteFailedError):
+                await self._writer.written()
+        finally:
+            self._file.close()
 
     def _keep(self, event: Event) -> None:
         head: dict[str, Any] = {"seq": event.seq, "ts": event.ts, "channel": event.channel}

@@ -18,8 +18,7 @@ class WriteFailedError(DagwrightError):
 
 class GroupCommit:
     """Appends to files in the order in which lines come. `serve` is the writer and runs as a task of the owner's, until
-    `end`: each round writes all that has come, in a thread, and then has the disk keep it. Where that fails it raises,
-    and who waits for `written` waits until it is cancelled: nothing may be done that nobody would know of."""
+    `end`: each round writes all that has come, in a thread, and then has the disk keep it."""
 
     def __init__(self) -> None:
         self._new: list[tuple[IO[bytes], bytes]] = []
@@ -27,6 +26,7 @@ class GroupCommit:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._wanted = asyncio.Event()
         self._ending = False
+        self._failed: WriteFailedError | None = None
 
     def add(self, file: IO[bytes], line: bytes) -> None:
         """The next line of a file."""
@@ -34,9 +34,11 @@ class GroupCommit:
         self._came += 1
 
     async def written(self) -> None:
-        """Returns when all that was added so far is on disk."""
+        """Returns when all that was added so far is on disk. Raises WriteFailedError where it never will be."""
         if self._kept >= self._came:
             return
+        if self._failed is not None:
+            raise self._failed
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((self._came, told))
         self._wanted.set()
@@ -49,13 +51,19 @@ class GroupCommit:
 
     async def serve(self) -> None:
         """Writes until the end. Raises WriteFailedError."""
-        while True:
-            await self._wanted.wait()
-            self._wanted.clear()
-            while self._new:
-                await self._round()
-            if self._ending:
-                return
+        try:
+            while True:
+                await self._wanted.wait()
+                self._wanted.clear()
+                while self._new:
+                    await self._round()
+                if self._ending:
+                    return
+        finally:
+            self._failed = self._failed or WriteFailedError("nothing is written down any more")
+            for _, told in self._waiting:
+                if not told.done():
+                    told.set_exception(self._failed)
 
     async def _round(self) -> None:
         lines, self._new = self._new, []
@@ -64,7 +72,8 @@ class GroupCommit:
             await _in_thread(lambda: _write(lines))
         except OSError as error:
             name = getattr(lines[0][0], "name", "")
-            raise WriteFailedError(f"{error.filename or name} can't be written: {error.strerror or error}") from error
+            self._failed = WriteFailedError(f"{error.filename or name} can't be written: {error.strerror or error}")
+            raise self._failed from error
         self._kept = came
         waiting, self._waiting = self._waiting, []
         for until, told in waiting:
