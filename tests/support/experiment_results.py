@@ -8,8 +8,17 @@ from decimal import Decimal
 from statistics import NormalDist
 from typing import Any
 
-from executor.experiments.types import Arm, Cell, Experiment, Grade, GraderSpec, Outcome, RecordedAnswer, RecordedModel
-from executor.experiments.types import Task
+from executor.experiments.types import (
+    Arm,
+    Cell,
+    Experiment,
+    Grade,
+    GraderSpec,
+    Outcome,
+    RecordedAnswer,
+    RecordedModel,
+    Task,
+)
 from registry.messages import Usage
 
 
