@@ -29,7 +29,12 @@ def _run(actions: Any, parents: list[Any]) -> None:
     run.add_argument("--output", metavar="DIR", help="the run's folder (default: runs/NAME)")
     run.add_argument("--data", metavar="PATH", help="what {data} stands for in the file's paths")
     run.add_argument("--calls", metavar="FILE", help="the call cache to use (default: calls.sqlite in the folder)")
-    run.add_argument("--budget", metavar="AMOUNT", help="what the whole run may cost at most, instead of the file's")
+    run.add_argument(
+        "--budget",
+        metavar="AMOUNT",
+        dest="run_budget",
+        help="what the whole run may cost at most, instead of the file's",
+    )
     run.add_argument("--concurrency", metavar="N", help="cells at once, instead of the file's")
     run.add_argument("--no-report", action="store_true", help="only run: neither judge nor report")
 

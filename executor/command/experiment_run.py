@@ -1,0 +1,244 @@
+"""`dagwright experiment run FILE.toml`: an experiment, run and gone on with, judged and reported."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from executor.experiments.experiment_file import read_experiment
+from executor.experiments.folder import Folder
+from executor.experiments.run import Progress, RunEnd, run_experiment
+from executor.experiments.stopping import GRACE, Stop
+from executor.experiments.types import Experiment, Grade
+from executor.job_options import JobOptions
+from registry.budget import Budget
+from registry.errors import UsageError
+from registry.messages import money
+
+from .keyboard import no_signal, on_signal
+from .out import note, on_terminal, say_json
+from .setup import Setup, prepared
+
+if TYPE_CHECKING:
+    from executor.settings_model import Settings
+
+EXIT_CODES = {"done": 0, "incomplete": 3, "budget_exceeded": 4, "interrupted": 130}
+RUNS = Path("runs")
+JUDGE = "judge"
+QUIET = 10.0
+"""Seconds between two lines of progress where no terminal shows them."""
+NAMED = 3
+"""Cells that could not be run and are named."""
+
+
+async def experiment_run(options: argparse.Namespace) -> int:
+    """Runs the cells that are not there yet; the exit code tells how that ended."""
+    from executor.experiments.graders import check_grader
+
+    experiment = _with_options(read_experiment(options.file, data=options.data), options)
+    folder = Folder(options.output or RUNS / experiment.name)
+    async with _prepared(experiment, options) as setup:
+        check_grader(experiment, None if setup is None else setup.models)
+        end = await _run(experiment, folder, setup, options)
+        if end.status == "interrupted":
+            note(f"interrupted: {_standing(end)} Everything is kept; the same command goes on.")
+            if options.json:
+                say_json(_told(end, folder))
+            return EXIT_CODES[end.status]
+        _say_failed(end)
+        report = None if options.no_report else await _report(experiment, folder, setup, options)
+    if options.json:
+        say_json({**_told(end, folder), **({} if report is None else {"report": report})})
+    note(f"{_standing(end)} {folder.path}/")
+    if end.status == "budget_exceeded":
+        note(f"The run's budget of {experiment.budget} is used up. With a larger one the same command goes on.")
+    return EXIT_CODES[end.status]
+
+
+def _with_options(experiment: Experiment, options: argparse.Namespace) -> Experiment:
+    """The experiment with what was given to the command on top."""
+    if options.run_budget is not None:
+        try:
+            budget = Budget.parse(options.run_budget)
+        except UsageError as error:
+            raise UsageError(f"--budget: {error}") from None
+        if budget.seconds is not None:
+            raise UsageError(f"--budget {options.run_budget}: the run's budget limits money or tokens")
+        experiment = replace(experiment, budget=budget)
+    if options.concurrency is not None:
+        if not options.concurrency.isdecimal() or int(options.concurrency) < 1:
+            raise UsageError(f"--concurrency {options.concurrency}: must be a whole number, at least 1")
+        experiment = replace(experiment, concurrency=int(options.concurrency))
+    return experiment
+
+
+@asynccontextmanager
+async def _prepared(experiment: Experiment, options: argparse.Namespace) -> AsyncIterator[Setup | None]:
+    """Models, tools and settings, where anything of the experiment needs models."""
+    if experiment.grader.use != JUDGE and all(arm.kind == "recorded" for arm in experiment.arms):
+        yield None
+        return
+    async with prepared(options) as setup:
+        yield setup
+
+
+async def _run(experiment: Experiment, folder: Folder, setup: Setup | None, options: argparse.Namespace) -> RunEnd:
+    stop = Stop()
+    calls = None if options.calls is None else Path(options.calls)
+    with _stopping(stop), _Shown() as shown:
+        return await run_experiment(
+            experiment,
+            folder,
+            None if setup is None else setup.models,
+            None if setup is None else setup.tools,
+            None if setup is None else setup.settings,
+            options_of=JobOptions.from_settings if setup is None else _options_of(setup),
+            calls=calls,
+            stop=stop,
+            on_progress=shown,
+        )
+
+
+def _options_of(setup: Setup) -> Callable[[Settings], JobOptions]:
+    """How a job's options are made of its settings: where the demonstration model works, by its profile."""
+    if setup.notice is None:
+        return JobOptions.from_settings
+    from executor.demo.profile import adapted, profile
+
+    def options_of(settings: Settings) -> JobOptions:
+        return adapted(profile(), JobOptions.from_settings(settings), setup.tools, said=settings.origins).options
+
+    return options_of
+
+
+@contextmanager
+def _stopping(stop: Stop) -> Iterator[None]:
+    """Ctrl-C and a termination stop the run with grace, the second one at once."""
+    loop = asyncio.get_running_loop()
+
+    def told() -> None:
+        if not stop.told.is_set():
+            note(f"Stopping: calls under way have {GRACE:g} seconds. Press Ctrl-C again to stop at once.")
+        stop.tell()
+
+    on_signal(loop, "SIGINT", told)
+    on_signal(loop, "SIGTERM", told)
+    try:
+        yield
+    finally:
+        no_signal(loop, "SIGINT")
+        no_signal(loop, "SIGTERM")
+
+
+# The end
+
+
+async def _report(
+    experiment: Experiment, folder: Folder, setup: Setup | None, options: argparse.Namespace
+) -> dict[str, Any]:
+    """The answers judged, and the report written and shown; as JSON."""
+    from .experiment_report import shown, write_reports
+
+    outcomes = folder.outcomes()
+    grades = await _graded(experiment, folder, setup, options)
+    report = write_reports(folder, experiment, outcomes, grades)
+    if not options.json:
+        shown(report)
+    told: dict[str, Any] = report.to_json()
+    return told
+
+
+async def _graded(
+    experiment: Experiment, folder: Folder, setup: Setup | None, options: argparse.Namespace
+) -> list[Grade]:
+    from executor.experiments.graders import grade_all
+    from executor.experiments.judging import judging
+
+    outcomes, known = folder.outcomes(), folder.grades()
+    if setup is None or experiment.grader.use != JUDGE:
+        grades = await grade_all(experiment, outcomes, known=known)
+    else:
+        note(f"Judging {len(outcomes):,} answers …")
+        calls = None if options.calls is None else Path(options.calls)
+        async with judging(experiment, folder, setup.models, outcomes, known, calls=calls) as models:
+            grades = await grade_all(experiment, outcomes, models=models, known=known)
+    folder.put_grades(grades)
+    return grades
+
+
+def _told(end: RunEnd, folder: Folder) -> dict[str, Any]:
+    return {
+        "status": end.status,
+        "folder": str(folder.path),
+        "cells": end.cells,
+        "ended": end.ended,
+        "spent": {"usd": money(end.spent.usd), "tokens": end.spent.tokens},
+        "failed": [{**cell._asdict(), "reason": reason} for cell, reason in end.failed.items()],
+    }
+
+
+def _standing(end: RunEnd) -> str:
+    return f"{end.ended:,} of {end.cells:,} cells, ${end.spent.usd:.4f} spent."
+
+
+def _say_failed(end: RunEnd) -> None:
+    for cell, reason in list(end.failed.items())[:NAMED]:
+        note(f"could not be run: {cell.task} by {cell.arm}, repeat {cell.repeat}: {reason}")
+    if (more := len(end.failed) - NAMED) > 0:
+        note(f"and {more:,} more")
+
+
+class _Shown:
+    """Progress on stderr: one line that is written over on a terminal, else a line now and then."""
+
+    def __init__(self) -> None:
+        self._live = on_terminal(sys.stderr)
+        self._began = time.monotonic()
+        self._next = 0.0
+        self._open = False
+
+    def __enter__(self) -> _Shown:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._open:
+            note("")
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
+        last = progress.ended == progress.cells
+        if now < self._next and not last:
+            return
+        self._next = now + (0.1 if self._live else QUIET)
+        line = self._line(progress, now - self._began)
+        if self._live:
+            sys.stderr.write(f"\r\x1b[K{line}")
+            sys.stderr.flush()
+            self._open = True
+        else:
+            note(line)
+
+    def _line(self, progress: Progress, passed: float) -> str:
+        parts = [f"{progress.ended:,} of {progress.cells:,} cells"]
+        if progress.running:
+            parts.append(f"{progress.running} running")
+        if progress.spent or progress.cost is not None:
+            parts.append(f"${progress.spent or Decimal(0):.4f} spent")
+        left = progress.cells - progress.ended
+        if progress.begun and left:
+            parts.append(f"about {_time(passed / progress.begun * left)} left")
+        return ", ".join(parts)
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3_600:.1f} h"
