@@ -147,8 +147,8 @@ def saved(weak: np.ndarray, strong: np.ndarray, low: np.ndarray, high: np.ndarra
     accuracy, share = equal(weak, strong, low, high)
     ends = np.nanpercentile([1 - part for _, part in found], [2.5, 97.5])
     print(
-        f"  as good as the strong model alone from a checker of {accuracy:.3f} on; it saves there {100 * (1 - share):.1f} "
-        f"% of the cost (95 % interval {100 * ends[0]:.1f} to {100 * ends[1]:.1f} %)"
+        f"  as good as the strong model alone from a checker of {accuracy:.3f} on; it saves there "
+        f"{100 * (1 - share):.1f} % of the cost (95 % interval {100 * ends[0]:.1f} to {100 * ends[1]:.1f} %)"
     )
 
 
