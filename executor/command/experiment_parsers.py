@@ -42,14 +42,32 @@ def _run(actions: Any, parents: list[Any]) -> None:
 def _grade(actions: Any, parents: list[Any]) -> None:
     grade = _action(
         actions, "grade", parents, "judge a run's answers again",
-        "Judges the answers of a run's folder again, with its grader or another one. No task is run.",
+        "Judges the answers of a run's folder again, with its grader or another one. No task is run; only a judge calls "
+        "a model, and not for what it was asked before. Exit codes: 0 done, 2 usage or configuration, 3 some answers "
+        "could not be judged.",
     )  # fmt: skip
     grade.add_argument("folder", metavar="DIR", help="the run's folder")
+    grade.add_argument(
+        "--grader",
+        metavar="GRADER",
+        help="another grader, which the run has from then on: its name, a table such as "
+        "'{use=\"numeric\", tolerance=0.01}', or a TOML file with a table [grader]",
+    )
+    grade.add_argument("--calls", metavar="FILE", help="the call cache to use (default: calls.sqlite in the folder)")
+    grade.add_argument("--no-report", action="store_true", help="only judge: do not report")
 
 
 def _report(actions: Any, parents: list[Any]) -> None:
-    report = _action(actions, "report", parents, "report on a run", "Reports on a run's folder. Nothing is run.")
+    report = _action(
+        actions, "report", parents, "report on a run",
+        "Reports on a run's folder: on the terminal, and into the folder as Markdown, HTML, CSV and JSON with plots. "
+        "With --format or --output only that is written. Nothing is run and nothing is judged.",
+    )  # fmt: skip
     report.add_argument("folder", metavar="DIR", help="the run's folder")
+    report.add_argument("--format", choices=["text", "markdown", "html", "csv", "json"], help="write this form alone")
+    report.add_argument("--output", metavar="FILE", help="write it there; without --format the form goes by its name")
+    report.add_argument("--margin", metavar="POINTS",
+                        help="how many points (hundredths) lower a quality may be and still do as well (default: 2)")  # fmt: skip
 
 
 def _fit(actions: Any, parents: list[Any]) -> None:
@@ -57,5 +75,10 @@ def _fit(actions: Any, parents: list[Any]) -> None:
 
 
 def _compare(actions: Any, parents: list[Any]) -> None:
-    compare = _action(actions, "compare", parents, "tell two runs apart", "Tells two runs apart, task by task.")
-    compare.add_argument("folders", metavar="DIR", nargs=2, help="the runs' folders")
+    compare = _action(
+        actions, "compare", parents, "tell two runs apart",
+        "Tells two runs apart: arms of the same name, task by task. What changed in quality, cost and time, how sure "
+        "that is, and what can't be compared.",
+    )  # fmt: skip
+    compare.add_argument("folders", metavar="DIR", nargs=2, help="the runs' folders, the earlier one first")
+    compare.add_argument("--format", choices=["text", "markdown", "json"], default="text", help="default: text")
