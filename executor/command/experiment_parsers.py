@@ -67,7 +67,7 @@ def _report(actions: Any, parents: list[Any]) -> None:
     report.add_argument("--format", choices=["text", "markdown", "html", "csv", "json"], help="write this form alone")
     report.add_argument("--output", metavar="FILE", help="write it there; without --format the form goes by its name")
     report.add_argument("--margin", metavar="POINTS",
-                        help="how many points (hundredths) lower a quality may be and still do as well (default: 2)")  # fmt: skip
+                        help="points (hundredths) that a quality may be lower and still do as well (default: 2)")  # fmt: skip
 
 
 def _fit(actions: Any, parents: list[Any]) -> None:

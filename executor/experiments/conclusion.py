@@ -64,10 +64,10 @@ class _Choice:
             and not self._worse(name)
         ]  # fmt: skip
         if chosen != self.best.name:
-            return [*self._cheaper(chosen), *self._undecided(undecided, chosen)]
+            return [*self._cheaper(chosen), *self._undecided(undecided, chosen), *self._supposes(chosen)]
         if undecided:
-            return self._open(undecided)
-        return self._the_best()
+            return [*self._open(undecided), *self._supposes(self.best.name)]
+        return [*self._the_best(), *self._supposes(self.best.name)]
 
     # What is shown
 
@@ -183,6 +183,14 @@ class _Choice:
         if found.ratio is None:
             return f"{cost}."
         return f"{cost}, {_compared(found.ratio, found.other)}."
+
+    def _supposes(self, name: str) -> list[str]:
+        """What must be there for an arm to be used."""
+        checker = self.report.arm(name).checker
+        if checker is None:
+            return []
+        return [f"{name} supposes a checker that is right {100 * checker:g} % of the time and costs nothing: here it was "
+                "simulated."]  # fmt: skip
 
     def _told(self, found: Difference) -> str:
         """Interval and p-value of a comparison with the best."""

@@ -6,7 +6,7 @@ from io import StringIO
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from .report_tables import GAP, Table, head_line, tables_of
+from .report_tables import GAP, Document, Table, document_of
 from .report_types import Report
 
 if TYPE_CHECKING:
@@ -20,23 +20,28 @@ LINE = 100
 
 def render_text(report: Report, width: int = 100, *, color: bool = False) -> str:
     """The report in `width` columns; with `color`, as a terminal shows it."""
+    return document_text(document_of(report), width, color=color)
+
+
+def document_text(document: Document, width: int = 100, *, color: bool = False) -> str:
+    """A document in `width` columns."""
     from rich.console import Console
     from rich.text import Text
 
     out = StringIO()
     console = Console(file=out, width=width, force_terminal=color, color_system="standard" if color else None,
                       highlight=False, markup=False, emoji=False, legacy_windows=False)  # fmt: skip
-    console.print(Text(report.head.name, style="bold"))
-    console.print(head_line(report))
-    for table in tables_of(report):
+    console.print(Text(document.title, style="bold"))
+    console.print(_lines(document.line, min(width, LINE)))
+    for table in document.tables:
         _print(console, table.within(width), min(width, LINE))
     line = min(width, LINE)
-    if report.notes:
+    if document.notes:
         console.print(Text("\nNotes", style="bold"))
-        for note in report.notes:
+        for note in document.notes:
             console.print(_lines(note, line, initial_indent="- ", subsequent_indent="  "))
     console.print(Text("\nConclusion", style="bold"))
-    console.print(_lines(report.conclusion, line))
+    console.print(_lines(document.conclusion, line))
     return "\n".join(row.rstrip() for row in out.getvalue().split("\n"))
 
 

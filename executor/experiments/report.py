@@ -45,7 +45,8 @@ def report_of(
     `seed` of the bootstrap's samples: the same data and seed give the same report. Raises ConfigError where scipy is
     not installed.
     """
-    data = data_of(experiment, outcomes, list(grades))
+    grades = list(grades)
+    data = data_of(experiment, outcomes, grades)
     samples = _Samples(seed)
     pairs = _Pairs(data, samples, seed)
     arms = [_arm(experiment, arm, samples) for arm in data.values()]
@@ -64,7 +65,7 @@ def report_of(
         routers_of(experiment, data, samples.of),
         _kinds(experiment, data),
     )
-    report = replace(report, notes=notes_of(experiment, data, report))
+    report = replace(report, notes=notes_of(experiment, data, report, grades))
     return replace(report, conclusion=conclusion(report))
 
 
@@ -125,6 +126,7 @@ def _arm(experiment: Experiment, data: ArmData, samples: _Samples) -> ArmReport:
         sum(outcome.cached_calls for outcome in cells),
         tokens_by_role(cells),
         models_of_cells(cells),
+        arm.checker,
     )
 
 

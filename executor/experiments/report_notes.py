@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from .graders import grading_notes
 from .report_data import ArmData
 from .report_routers import scoring_arms
 from .report_types import Report
-from .types import Experiment
+from .types import Experiment, Grade
 
 NAMED = 3
 """So many names stand in a note; of the others only how many they are."""
 
 
-def notes_of(experiment: Experiment, data: Mapping[str, ArmData], report: Report) -> tuple[str, ...]:
+def notes_of(
+    experiment: Experiment, data: Mapping[str, ArmData], report: Report, grades: Iterable[Grade]
+) -> tuple[str, ...]:
     """The notes, the gravest first."""
     return tuple(
         [
@@ -23,6 +26,8 @@ def notes_of(experiment: Experiment, data: Mapping[str, ArmData], report: Report
             *_costs(report),
             *_pairs(data, report),
             *_latency(report),
+            *grading_notes(grades),
+            *_recorded(experiment, report),
             *_methods(experiment, report),
             *_routers(experiment, report),
         ]
@@ -91,6 +96,18 @@ def _latency(report: Report) -> Iterator[str]:
     }
     if part:
         yield f"Times are of cells without replies from the cache: {_named(part)}."
+
+
+def _recorded(experiment: Experiment, report: Report) -> Iterator[str]:
+    tables = experiment.source.get("recorded")
+    tables = tables if isinstance(tables, Mapping) else {}
+    used = {name for arm in experiment.arms if arm.kind == "recorded" for name in arm.among}
+    guessed = {name: "" for name, table in tables.items() if name in used and isinstance(table, Mapping)
+               and "price" in table}  # fmt: skip
+    if guessed and report.head.ended:
+        yield f"Costs of answers on file are estimated, from the lengths of their texts: {_named(guessed)}."
+    if report.head.ended and any(arm.checker is not None for arm in experiment.arms):
+        yield "Checkers are simulated: right as often as is stated, by draws of the seed; they cost nothing here."
 
 
 def _methods(experiment: Experiment, report: Report) -> Iterator[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from .figures import p_text, percent, seconds, signed, span, usd
 from .report_types import ArmReport, Report
@@ -53,6 +53,31 @@ class Table:
         text = max(map(len, self.columns[place].name.split("\n")))
         text = max([text, *(len(row[place]) for row in self.rows)])
         return min(text, NAME if place == 0 else LONG) if self.columns[place].left else text
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What is shown of a report or a comparison, in any form: `line` below the title, then tables, notes, and the end.
+    `pictures`: by the title of the table that one stands below, its file's name and what it shows."""
+
+    title: str
+    line: str
+    tables: tuple[Table, ...]
+    notes: tuple[str, ...]
+    conclusion: str
+    pictures: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+def document_of(report: Report) -> Document:
+    """A report as it is shown."""
+    pictures = {}
+    if any(arm.cost is not None and arm.cost.whole is not None and arm.quality is not None for arm in report.arms):
+        pictures["Arms"] = ("cost.svg", "Quality over cost")
+    if report.routers:
+        pictures["Routers"] = ("routers.svg", "Quality over the share of strong calls")
+    return Document(
+        report.head.name, head_line(report), tuple(tables_of(report)), report.notes, report.conclusion, pictures
+    )
 
 
 def head_line(report: Report) -> str:

@@ -51,7 +51,7 @@ class Latency:
 @dataclass(frozen=True, slots=True)
 class ArmReport:
     """One arm. `n_tasks`: tasks with a score; `n_cells`: ended cells; `missing`: cells that have not ended; `ungraded`:
-    ended cells without a score. `rounds`: the mean of the jobs', `replans`: rounds after the first, in all."""
+    ended cells without a score. `checker`: how often the simulated checker is right that the arm supposes. `rounds`: the mean of the jobs', `replans`: rounds after the first, in all."""
 
     name: str
     kind: str
@@ -72,6 +72,7 @@ class ArmReport:
     cached_calls: int
     tokens: Mapping[str, Mapping[str, int]]
     models: Mapping[str, int]
+    checker: float | None = None
     pgr: float | None = None
     pareto: bool = False
 
@@ -87,7 +88,7 @@ class ArmReport:
             "rounds": self.rounds, "replans": self.replans, "failures": self.failures,
             "statuses": dict(self.statuses), "escalated": self.escalated, "cached_calls": self.cached_calls,
             "tokens": {role: dict(counts) for role, counts in self.tokens.items()}, "models": dict(self.models),
-            "pgr": self.pgr, "pareto": self.pareto,
+            "checker": self.checker, "pgr": self.pgr, "pareto": self.pareto,
         }  # fmt: skip
 
 
