@@ -77,11 +77,7 @@ def experiment_ordered(
     loop. Raises the problem that is in the way: 422, 501 where a library is missing, 503 where no model is configured
     and one is needed."""
     asked = cleaned(body.model_dump(exclude={"metadata"}, exclude_none=True))
-    experiment = _read(asked)
-    cells = len(experiment.tasks) * len(experiment.arms) * experiment.repeats
-    if cells > settings.max_batch_items:
-        told = f"{cells:,} cells are more than {settings.max_batch_items:,} (setting max_batch_items)"
-        raise ProblemError(422, "experiment_too_large", "The experiment has too many cells", told)
+    experiment, cells = _read(asked, settings.max_batch_items)
     jobs = {arm.name: _job(arm, experiment, offer, settings) for arm in experiment.arms if arm.kind == "job"}
     new = NewExperiment(
         experiment.name,
@@ -98,26 +94,31 @@ def experiment_ordered(
     return new, _cells(experiment, jobs, offer, settings)
 
 
-def _read(asked: Mapping[str, Any]) -> Experiment:
+def _read(asked: Mapping[str, Any], most: int) -> tuple[Experiment, int]:
+    """The experiment, and how many cells it has."""
     from executor.experiments.graders import check_grader
 
     try:
         experiment = experiment_asked(asked)
+        cells = len(experiment.tasks) * len(experiment.arms) * experiment.repeats
+        if cells > most:
+            told = f"{cells:,} cells are more than {most:,} (setting max_batch_items)"
+            raise ProblemError(422, "experiment_too_large", "The experiment has too many cells", told)
         check_grader(experiment)
         _check_recorded(experiment)
     except (ConfigError, UsageError) as error:
         raise _invalid(str(error)) from None
-    return experiment
+    return experiment, cells
 
 
 def _check_recorded(experiment: Experiment) -> None:
-    """Raises what a policy of an arm of recorded answers has against what it is given."""
-    from executor.experiments.recorded import models_of, policy_of_arm
+    """Raises what is in the way of an arm of recorded answers, all of whose cells are made once for that."""
+    from executor.experiments.recorded import recorded_outcomes
 
     for arm in experiment.arms:
-        policy = policy_of_arm(experiment, arm) if arm.kind == "recorded" else None
-        if policy is not None:
-            policy.check(models_of(experiment, arm))
+        if arm.kind == "recorded":
+            for _ in recorded_outcomes(experiment, arm):
+                pass
 
 
 def _job(arm: Arm, experiment: Experiment, offer: Offer, settings: Settings) -> NewJob:

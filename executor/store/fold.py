@@ -164,7 +164,9 @@ def _with_row(shown: Mapping[str, Any], row: Row) -> dict[str, Any]:
     base = job_of(row, Folded(row["mode"])).to_json()
     known = {name: base[name] for name in ("id", "status", "created_at", "parent")}
     own = {"kind": row["kind"], "batch": row["batch"], "cancel_requested": row["cancel"]}
-    if row["batch"] is not None:
+    if row["batch"] is not None and row["cell"] is not None:  # of an experiment, which is stored as a batch
+        own |= {"batch": None, "experiment": row["batch"]}
+    elif row["batch"] is not None:
         own["custom_id"] = row["custom_id"]
     return {**shown, **known, **own}
 

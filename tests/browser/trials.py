@@ -65,8 +65,8 @@ def report(**more: Any) -> dict[str, Any]:
         "kinds": [{"kind": kind, "arms": {one["name"]: {"n": 250, "quality": interval(one["quality"]["mean"] + by),
                                                         "cost": 0.001} for one in arms}}
                   for kind, by in (("arithmetic", 0.04), ("history", -0.04))],
-        "conclusion": "Use cascade[threshold=0.7]: it does as well as large (difference −0.021, 95 % interval −0.047 to "
-                      "0.005, within the margin of 0.05) and costs 47 % less (95 % interval 41 to 53 %).",
+        "conclusion": "Use cascade[threshold=0.7]: it does as well as large (difference −0.021, 95 % interval "
+                      "−0.047 to 0.005, within the margin of 0.05) and costs 47 % less (95 % interval 41 to 53 %).",
         "notes": ["The cost of 3 cells of small is not wholly known; they are left out of its mean."],
         **more,
     }  # fmt: skip

@@ -17,6 +17,7 @@ from executor.service.problems import ProblemError
 from executor.store.keys import Key, KeyStore, Limits, NoSuchKeyError, hash_of
 from registry.errors import UsageError
 from registry.testing import FakeClock
+from tests.support.experiments import created, recorded
 from tests.support.service import Service, running, written
 
 OPEN = {
@@ -68,7 +69,7 @@ def code(response: httpx2.Response) -> tuple[int, str]:
 
 
 async def prepared(service: Service, client: httpx2.AsyncClient, tenant: str) -> dict[str, str]:
-    """A job with a waiting call and an artifact, and a batch: one of everything that paths name."""
+    """A job with a waiting call and an artifact, a batch, an experiment: one of everything that paths name."""
     job = (await client.post("/v1/jobs", json={"goal": "mine", "metadata": {"a": "b"}})).json()["id"]
     call = {"call_id": "c1", "tool_name": "mail", "tool_args": {}, "status": "waiting", "reason": "", "deadline": None}
     plan = {"goal": "mine", "steps": [{"id": "s1", "task": "x"}]}
@@ -84,7 +85,11 @@ async def prepared(service: Service, client: httpx2.AsyncClient, tenant: str) ->
         )
     batch = await client.post("/v1/batches", json={"mode": "plan", "requests": [{"custom_id": "1", "goal": "mine"}]})
     assert batch.status_code in (200, 201, 202), batch.text
-    return {"job_id": job, "call_id": "c1", "name": "a.html", "batch_id": batch.json()["id"]}
+    experiment = await created(client, recorded())
+    return {
+        "job_id": job, "call_id": "c1", "name": "a.html", "batch_id": batch.json()["id"],
+        "experiment_id": experiment["id"],
+    }  # fmt: skip
 
 
 BODIES: dict[str, Any] = {
@@ -134,7 +139,7 @@ async def test_lists_hold_one_s_own(service: Service) -> None:
     mine, yours = await key_of(service, "mine"), await key_of(service, "yours")
     async with service.client(mine) as owner, service.client(yours) as other:
         await prepared(service, owner, mine)
-        for path in ("/v1/jobs", "/v1/batches", "/v1/jobs?metadata.a=b"):
+        for path in ("/v1/jobs", "/v1/batches", "/v1/experiments", "/v1/jobs?metadata.a=b"):
             assert len((await owner.get(path)).json()["data"]) == 1
             assert (await other.get(path)).json()["data"] == []
         job = (await owner.get("/v1/jobs")).json()["data"][0]["id"]

@@ -76,10 +76,13 @@ export class Head {
     const parts = [];
     if (job.parent) parts.push('forked from ', h('a', { href: `#/jobs/${encodeURIComponent(job.parent)}` }, job.parent));
     if (job.batch) parts.push(`${parts.length ? '; ' : ''}item of the batch ${job.batch}`);
+    if (job.experiment) {
+      parts.push(parts.length ? '; ' : '', 'a cell of an ', h('a', { href: `#/experiments/${encodeURIComponent(job.experiment)}` }, 'experiment'));
+    }
     if (job.kind === 'plan') parts.push(`${parts.length ? '; ' : ''}a plan only, nothing is run`);
     const metadata = Object.entries(job.metadata ?? {}).slice(0, 20).map(([key, value]) => `${line(key, 40)}=${line(value, 80)}`);
     if (metadata.length) parts.push(`${parts.length ? '; ' : ''}${metadata.join(', ')}`);
-    const text = JSON.stringify([job.parent, job.batch, job.kind, job.metadata]);
+    const text = JSON.stringify([job.parent, job.batch, job.experiment, job.kind, job.metadata]);
     if (this.shownLinks === text) return;
     this.shownLinks = text;
     fill(this.links, ...parts);
