@@ -26,6 +26,7 @@ from .options import RunOptions
 from .plan_shape import shape_of
 from .recovery.step_past import StepPast
 from .results import PlanResult, StepOutcome, StepResult
+from .routed import Routed
 from .schedule import reduce
 from .schedule_types import (
     ENDED,
@@ -48,6 +49,7 @@ from .schedule_types import (
 from .schedule_types import Event as ScheduleEvent
 from .step_attempts import attempts
 from .step_prompt import StepBrief, dependencies_of
+from .step_route import JobFacts, PlanRoutes
 from .step_runner import AgentRunner, Emit, StepRunner
 from .step_task import StepTask
 
@@ -74,7 +76,7 @@ class DAGExecutor:
 
     `models`: a ModelRegistry or one LLM. `max_concurrency` (5) and `step_timeout` (600 seconds) override those of
     `options`. `on_event` sees each event synchronously, after `recorder` has stored it. `runner` does the work of a
-    step; by default agents do, to whom `services` are lent.
+    step; by default agents do, to whom `services` are lent. `facts` of the job are what models are chosen by, too.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class DAGExecutor:
         runner: StepRunner | None = None,
         clock: Clock = SYSTEM_CLOCK,
         services: Services | None = None,
+        facts: JobFacts | None = None,
     ) -> None:
         options = options or RunOptions()
         if max_concurrency is not None:
@@ -100,6 +103,7 @@ class DAGExecutor:
         self.options, self.on_event, self.recorder, self.clock = options, on_event, recorder, clock
         self._agents = AgentRunner(models, tools, hooks, options, clock, services)
         self.taint = () if services is None else services.taint
+        self.facts = facts or JobFacts()
         self.runner: StepRunner = runner or self._agents
         self._execution: _Execution | None = None
         self.results: Mapping[str, StepResult] = {}
@@ -113,17 +117,18 @@ class DAGExecutor:
         kept: Mapping[str, StepResult] = MappingProxyType({}),
         begun: Mapping[str, StepPast] | None = None,
         cancelled: Iterable[str] = (),
+        routed: Mapping[str, Sequence[Routed]] = MappingProxyType({}),
     ) -> PlanResult:
         """Runs the plan to its end. `kept`: results that exist already, by step; those steps are not run. `begun`, even
-        if empty: this execution began before, in a process that died; these steps go on from where they were, among the
-        kept ones are those that ended in it, and `cancelled` are steps that it was to cancel.
+        if empty: this execution began before, in a process that died; these steps go on from where they were, those
+        that ended in it are among the kept ones, `cancelled` are steps to cancel, `routed` models of further steps.
 
         Cancelling it cancels the running steps, awaits them and propagates. Raises UsageError while another plan runs,
         PlanError or UsageError for a plan that can't be run, and what `recorder` and `on_event` raise.
         """
         if self._execution is not None:
             raise UsageError("this executor runs a plan already: one at a time")
-        self._execution, self._used = _Execution(self, plan, kept, begun), True
+        self._execution, self._used = _Execution(self, plan, kept, begun, routed), True
         self.results = self._execution.results
         for name in set(cancelled) & set(self._execution.steps):
             self._execution.cancel(name)
@@ -159,7 +164,6 @@ class DAGExecutor:
             yield
 
     def _resolve_agent(self, step: PlanStep) -> ReActAgent:
-        """The fresh agent that a step is given just before its loop."""
         return self._agents.resolve_agent(step)
 
 
@@ -172,6 +176,7 @@ class _Execution:
         plan: Plan,
         kept: Mapping[str, StepResult],
         begun: Mapping[str, StepPast] | None,
+        routed: Mapping[str, Sequence[Routed]],
     ) -> None:
         self.begun = {name: past for name, past in (begun or {}).items() if name not in kept}
         self.before = () if begun is None else tuple(name for name in kept if name not in plan.kept)
@@ -179,6 +184,7 @@ class _Execution:
         self.recorder, self.on_event, self.taint = executor.recorder, executor.on_event, executor.taint
         self.goal = plan.goal
         self.steps = {step.id: step for step in plan.steps}
+        self.routes = PlanRoutes(self.runner, self.goal, self.steps, executor.facts, self.begun, routed)
         self.state = State.initial(shape_of(plan, kept), self.options.max_concurrency)
         self.kept = {name: replace(result, id=name) for name, result in kept.items()}
         outside = {name: result for name, result in self.kept.items() if name not in self.steps}
@@ -277,11 +283,11 @@ class _Execution:
         now = self.clock.time()
         match command:
             case StartStep(step):
-                if (past := self.begun.get(step)) is not None:
-                    self.became(replace(past.result, status="running"))
-                    return
-                model = self.runner.model_of(self.steps[step])
-                self.became(StepResult("running", model=model, started_at=now, id=step))
+                model, untold = self.routes.choose(step, self.results)
+                if untold is not None:  # before the step is told to run on it
+                    self.changed.append(("route", step, untold.to_json()))
+                before = self.begun[step].result if step in self.begun else StepResult(model=model, started_at=now)
+                self.became(replace(before, status="running", id=step))
             case ResumeStep(step):
                 self.became(replace(self.results[step], status="running"))
             case SkipStep(step, reason, root_cause):
@@ -316,6 +322,7 @@ class _Execution:
         """The step's attempts, from what it starts with: the results of its dependencies."""
         dependencies = dependencies_of(step, self.steps, self.results)
         emit = None if self.on_event is None else partial(self.forward, step.id)
+        work.trail.route = self.routes.of(step.id)
         work.taint = joined_taint(self.taint, *(dependency.result.taint for dependency in dependencies))
         brief = StepBrief(
             step,
@@ -367,6 +374,7 @@ class _Execution:
             id=step,
             taint=work.taint,
             fallbacks=tuple(work.trail.fallbacks),
+            escalated_from=work.trail.escalated_from,
         )
 
     # What observers see

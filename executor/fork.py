@@ -67,7 +67,7 @@ class Told:
             match event["channel"]:
                 case "inject":
                     said.append(str(payload["content"]))
-                case "route":
+                case "route" if "mode" in payload:
                     domain = payload.get("domain_hint")
                 case "step":
                     artifacts[str(payload["artifact"]["name"])] = event["step_id"]

@@ -39,6 +39,7 @@ def tell_started(job: JobState) -> None:
             "hooks": job.hooks is not None and len(job.hooks) > 0,
             "registry": described_models(job.models),
             "options": described_options(job.options),
+            "routing": job.routing.to_json(),
         },
     )
     _tell_given(job)

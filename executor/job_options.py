@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,13 +15,15 @@ from registry.tools import ToolRegistry
 
 from .hooks_config import HookEntry
 from .options import RunOptions
+from .routing_settings import routing_of
 
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
     """How a job is run. `max_replan_rounds` counts executions, the first included; `replan_stop_confidence` is 0 to 1.
     `plan_prompt` names the planner's prompt (plan, plan_short), `max_task_chars` bounds a planned step's task.
-    `hooks` are declared ones, for whoever starts jobs to build anew for each: see `executor.hooks_config`."""
+    `hooks` are declared ones, for whoever starts jobs to build anew for each: see `executor.hooks_config`. `roles` says
+    which models have these roles in the job, whoever has them else."""
 
     run: RunOptions = field(default_factory=RunOptions)
     max_replan_rounds: int = 3
@@ -31,10 +34,11 @@ class JobOptions:
     max_task_chars: int = TASK_CHARS
     analyze: bool = True
     hooks: tuple[HookEntry, ...] = ()
+    roles: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_settings(cls, settings: Any) -> JobOptions:
-        """The options that the settings say."""
+        """The options that the settings say. Raises ConfigError for a routing policy that can't be had."""
         agent = {
             "max_iterations": settings.max_iterations,
             "cycle_detection_threshold": settings.cycle_detection_threshold,
@@ -50,6 +54,7 @@ class JobOptions:
             structured_context_multiplier=settings.structured_context_multiplier,
             step_verification=settings.step_verification,
             citation_verification=settings.citation_verification,
+            routing=routing_of(settings),
         )
         return cls(
             run,
@@ -58,6 +63,7 @@ class JobOptions:
             settings.router,
             settings.max_steps,
             hooks=tuple(settings.hooks),
+            roles=dict(settings.roles),
         )
 
     def planner(

@@ -16,12 +16,14 @@ from agent.services import Services
 from agent.trust import new_marker
 from agent.waits import Decision
 from registry.artifacts import ArtifactStore, MemoryArtifacts
+from registry.budget import Room
 from registry.call_cache import CallCache
 from registry.clock import SYSTEM_CLOCK, Clock
 from registry.fallback import Fallback
 from registry.llm import LLM
 from registry.messages import Event
 from registry.models import ModelRegistry
+from registry.routing import Pinned, RoutingPolicy
 from registry.tools import ToolRegistry
 
 from .answer import joined, plain_statement, work_of
@@ -35,6 +37,7 @@ from .recovery import JobPast
 from .recovery.retold import Retold
 from .recovery.uncertain import Effects
 from .results import StepResult
+from .step_route import JobFacts
 from .waits import Approve, JobWaits
 from .write_up import Writer
 
@@ -59,9 +62,10 @@ class JobState:
     """One job. `executor` and `agent` are those that run at the moment; `stopping`: nothing new begins; `ended`: how
     it ended, None before; `effects`: of calls that a dead worker had begun; `barrier` returns when the log is kept for
     good, and is the log's own where none is given. With a `past` it is a job that goes on; `cancels` are steps that its
-    running plan is to cancel, until that plan goes on, None afterwards. `marker`: the code that delimits data, which
-    nobody who writes any may know; `behind`: a budget that it shares with other jobs. Raises UsageError where a
-    model's fallback is not registered."""
+    running plan is to cancel, until that plan goes on, None afterwards; `routes` are the choices of a single agent's
+    models that were made before. `marker`: the code that delimits data, which nobody who writes any may know; `behind`:
+    a budget that it shares with other jobs. Raises UsageError where a model's fallback is not registered, or where the
+    routing policy can't route among the models."""
 
     def __init__(
         self,
@@ -84,8 +88,11 @@ class JobState:
         self.barrier = log.barrier if barrier is None else barrier
         self.request, self.tools, self.log = request, tools, log
         self.hooks, self.options, self.clock = hooks, options or JobOptions(), clock
+        if self.options.roles:
+            models = models.with_roles(self.options.roles)
         for name in models.names():
             models.fallbacks(name)  # one that is not registered is a mistake now, not in the middle of an outage
+        self.options.run.routing.check(models)
         budget = request.budget
         self.past, self._retold = past, Retold(past)
         self.effects = Effects() if past is None else past.effects.copy()
@@ -109,6 +116,7 @@ class JobState:
             activity=self.activity,
             past={} if past is None else past.agents,
         )
+        self.routes = () if past is None else past.routes
         self.new_executor: Callable[..., DAGExecutor] = DAGExecutor
         self.executor: DAGExecutor | None = None
         self.agent: ReActAgent | None = None
@@ -190,6 +198,24 @@ class JobState:
         if status == "partial" and not found:
             status = "failed"
         return Ending(status, found or plain_statement(self.steps, error), error, code)
+
+    # How it is routed
+
+    @property
+    def routing(self) -> RoutingPolicy:
+        """The policy that chooses models, with what is pinned."""
+        routing, pins = self.options.run.routing, self.request.pins
+        return Pinned(pins, routing) if pins else routing
+
+    @property
+    def facts(self) -> JobFacts:
+        """What models are chosen by beside the work itself."""
+        kind = self.request.metadata.get("kind")
+        return JobFacts(self.domain, kind if isinstance(kind, str) else None, self._room)
+
+    def _room(self) -> Room | None:
+        reservations = self.ledger.reservations
+        return None if reservations is None else reservations.room()
 
     # What the log is told
 

@@ -30,7 +30,7 @@ class JobRequest:
     agent does the whole (mode react), or a router decides (mode auto). `plan_only`: the plan is made and nothing run.
     `created_at` is when it was asked for, where that was before it started; `parent` the job it was made from. `kept`
     are results of steps of the plan, which are not run again, and `domain` what its router found, where the job is made
-    from another one."""
+    from another one. `pins` are models, or roles, that steps of this plan have whatever the job's routing says."""
 
     goal: str
     plan: Plan | None = None
@@ -44,6 +44,7 @@ class JobRequest:
     parent: str | None = None
     kept: Mapping[str, StepResult] = field(default_factory=dict)
     domain: str | None = None
+    pins: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):

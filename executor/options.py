@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from registry.errors import UsageError
+from registry.routing import Hint, RoutingPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class RunOptions:
     `structured_context_multiplier` where they hold tables, code or citations. `step_verification`: a model takes a
     second look at each result; `citation_verification`: the citations of each result must occur in what its step has
     seen and be borne out by it. A result that fails is worked over once; failing again, its step has failed.
+    `routing` chooses the model of each step.
     """
 
     max_concurrency: int = 5
@@ -30,6 +32,7 @@ class RunOptions:
     structured_context_multiplier: int = 3
     step_verification: bool = False
     citation_verification: bool = False
+    routing: RoutingPolicy = field(default_factory=Hint)
 
     def __post_init__(self) -> None:
         for name, least in (("max_concurrency", 1), ("step_retries", 0), ("context_chars", 1)):
@@ -39,6 +42,8 @@ class RunOptions:
             raise UsageError("structured_context_multiplier must be at least 1")
         if self.step_timeout is not None and not self.step_timeout > 0:
             raise UsageError(f"step_timeout must be positive seconds or None, not {self.step_timeout!r}")
+        if not isinstance(self.routing, RoutingPolicy):
+            raise UsageError(f"routing must be a RoutingPolicy, not {type(self.routing).__name__}: see `policy_of`")
         if self.agent:
             _check_agent_keywords(self.agent)
 

@@ -250,6 +250,7 @@ async def _execute(job: JobState, going: JobPast | None) -> PlanResult:
             kept=kept | ended,
             begun=None if going is None else going.begun,
             cancelled=cancelled,
+            routed={} if going is None else going.routed,
         )
     finally:
         job.executor = None
@@ -263,6 +264,8 @@ async def _execute(job: JobState, going: JobPast | None) -> PlanResult:
 def _executor(job: JobState) -> DAGExecutor:
     agent = {**job.options.run.agent, "system_prompt": job.rules()}
     cited = job.options.run.citation_verification or job.domain is not None
+    assert job.plan is not None
+    routing = job.routing if job.plan.round == 1 else job.options.run.routing  # a later round's steps are others
     recorder = Recorder(job)
     return job.new_executor(
         job.models,
@@ -270,9 +273,10 @@ def _executor(job: JobState) -> DAGExecutor:
         hooks=job.hooks,
         on_event=recorder.observe,
         recorder=recorder,
-        options=replace(job.options.run, agent=agent, citation_verification=cited),
+        options=replace(job.options.run, agent=agent, citation_verification=cited, routing=routing),
         services=replace(job.services, taint=joined_taint(*(step.taint for step in job.steps.values()))),
         clock=job.clock,
+        facts=job.facts,
     )
 
 

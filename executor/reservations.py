@@ -141,6 +141,11 @@ class Reservations:
             output = min(output, max(half, min(MIN_OUTPUT_TOKENS, output)))
         return input_within(room, llm.price, output)
 
+    def room(self) -> Room:
+        """What is not spent beyond what is kept for the answer. What is set aside for calls under way is not taken off:
+        that is a bound, most of which comes back."""
+        return self.account.room(final=False, held=NOTHING)
+
     def to_json(self) -> dict[str, Any]:
         """Spent, reserved, left and kept of each limit; money as text."""
         account, left = self.account, self.account.room(final=True)

@@ -27,7 +27,8 @@ class StepResult:
     the seconds it ran, waits for a human left out. `usage` sums all attempts. `tool_calls` counts them. `taint` names
     the untrusted origins that its text may come from, those of the steps it depends on among them. `fallbacks` are the
     changes of model because a provider was out: each in the role `step` began again with a fresh agent, which is an
-    attempt too, as is the new one after a failed check.
+    attempt too, as is the new one after a failed check. `escalated_from`: the model that it was tried on first, where
+    its routing has taken it to another one, `model`.
     """
 
     status: StepStatus = "pending"
@@ -46,6 +47,7 @@ class StepResult:
     id: str = ""
     taint: tuple[str, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
+    escalated_from: str | None = None
 
     @property
     def cost(self) -> Decimal | None:
@@ -71,6 +73,7 @@ class StepResult:
             "usage": self.usage.to_json(),
             "taint": list(self.taint),
             "fallbacks": [fallback.to_json() for fallback in self.fallbacks],
+            "escalated_from": self.escalated_from,
         }
 
     @classmethod
@@ -93,6 +96,7 @@ class StepResult:
             data["id"],
             tuple(data.get("taint", ())),
             tuple(Fallback.from_json(one) for one in data.get("fallbacks", ())),
+            data.get("escalated_from"),
         )
 
     def progress(self) -> dict[str, Any]:
@@ -115,6 +119,7 @@ class StepResult:
             "tool_calls": self.tool_calls,
             **({"taint": list(self.taint)} if self.taint else {}),
             **({"fallbacks": [fallback.to_json() for fallback in self.fallbacks]} if self.fallbacks else {}),
+            **({"escalated_from": self.escalated_from} if self.escalated_from is not None else {}),
         }
 
     @classmethod

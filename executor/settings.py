@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from registry.errors import ConfigError
+from registry.errors import ConfigError, UsageError
 from registry.mcp.config import servers_from_toml
 from registry.redaction import know_environment, know_url, redact
 from registry.toml_file import FOLDER, find_file, nearest, read_toml, shown
 
 from .hooks_config import read_hooks
+from .routing_settings import anchored_setting, read_policies, shown_routing
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -53,6 +54,8 @@ OF_A_JOB = (
     "router",
     "answer_mode",
     "budget",
+    "routing",
+    "roles",
 )
 """What whoever asks for a job may set for it. The others belong to the machine it runs on."""
 OTHER_VARIABLES = (
@@ -99,14 +102,17 @@ def load_settings(
 
     env = os.environ if env is None else env
     here = Path.cwd() if cwd is None else Path(cwd)
+    file = find_file(FILE, toml, FILE_VARIABLE, env=read_environment(env, here), cwd=here)
     values: dict[str, _Value] = {}
-    for source in (
-        _from_file(find_file(FILE, toml, FILE_VARIABLE, env=read_environment(env, here), cwd=here), Settings),
-        _from_variables(_dotenv(here), Settings, " in .env"),
-        _from_variables(env, Settings, ""),
-        {name: _Value(value, "the command", _as_option(name, value)) for name, value in (given or {}).items()},
+    for source, folder in (
+        (_from_file(file, Settings), here if file is None else file.parent),
+        (_from_variables(_dotenv(here), Settings, " in .env"), here),
+        (_from_variables(env, Settings, ""), here),
+        ({name: _Value(value, "the command", _as_option(name, value)) for name, value in (given or {}).items()}, here),
     ):
         values |= source
+        if "routing" in source:
+            values["routing"] = _anchored_routing(values, folder)
     if "data_dir" not in values:
         folder = data_folder(env)
         values["data_dir"] = _Value(folder, "default", str(folder))
@@ -117,9 +123,18 @@ def load_settings(
     return settings
 
 
+def _anchored_routing(values: Mapping[str, _Value], folder: Path) -> _Value:
+    """The routing policy, its files looked for where it was written."""
+    found, policies = values["routing"], values.get("routing_policies")
+    try:
+        return found._replace(value=anchored_setting(found.value, {} if policies is None else policies.value, folder))
+    except UsageError as error:
+        raise ConfigError(f"{found.origin}: {error}") from None
+
+
 def _as_option(name: str, value: Any) -> str:
     """A value as it was given to the command."""
-    option = "allow" if name == "fetch_allow" else name.replace("_", "-")
+    option = {"fetch_allow": "allow", "roles": "role"}.get(name, name.replace("_", "-"))
     return f"--{option} {', '.join(value) if isinstance(value, tuple) else value}"
 
 
@@ -154,7 +169,7 @@ def read_environment(env: Mapping[str, str] | None = None, cwd: str | os.PathLik
 def describe(settings: Settings, env: Mapping[str, str] | None = None) -> list[Described]:
     """Each setting, its value and where it came from; then the keys that `env` holds. No secret is shown."""
     rows = [
-        Described(name, _masked(getattr(settings, name)), settings.origins.get(name, "default"))
+        Described(name, _shown(name, getattr(settings, name)), settings.origins.get(name, "default"))
         for name in type(settings).model_fields
     ]
     rows += [Described(name, MASK, "environment") for name in SECRET_VARIABLES if env and env.get(name)]
@@ -201,6 +216,8 @@ def _from_file(path: Path | None, model: type[Settings]) -> dict[str, _Value]:
             raise ConfigError(f"{path}: unknown key {key!r}: {nearest(key, model.model_fields)}")
     if "hooks" in table:
         table["hooks"] = read_hooks(path, table["hooks"])
+    if "routing_policies" in table:
+        table["routing_policies"] = read_policies(path, table["routing_policies"])
     if "mcp" in table:
         table["mcp"] = servers_from_toml(path, table["mcp"])
     return {key: _Value(value, str(path), f"{path}: {key} = {shown(value)}") for key, value in table.items()}
@@ -258,6 +275,14 @@ def _right(schema: Mapping[str, Any]) -> str:
     return ", ".join([kinds.get(str(schema.get("type")), "a text"), " and ".join(limits)]).removesuffix(", ")
 
 
+def _shown(name: str, value: Any) -> str:
+    if name == "routing":
+        return shown_routing(value)
+    if name == "routing_policies" and value:
+        return "; ".join(f"{policy}: {shown_routing(table)}" for policy, table in value.items())
+    return _masked(value)
+
+
 def _masked(value: Any) -> str:
     from pydantic import SecretStr
 
@@ -265,6 +290,8 @@ def _masked(value: Any) -> str:
         return MASK
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={item}" for key, item in value.items()) or "none"
     if isinstance(value, tuple):
         return ", ".join(map(str, value)) or "none"
     return "none" if value is None else str(value)

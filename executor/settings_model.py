@@ -12,9 +12,11 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from registry.budget import RIGHT, Budget
 from registry.errors import ConfigError, UsageError
 from registry.mcp.config import McpServer
+from registry.routing_config import RIGHT as RIGHT_ROUTING
 from registry.toolbox.web_search import RIGHT_SETTING, checked_setting
 
 from .hooks_config import HookEntry
+from .routing_settings import RIGHT_ROLES, read_roles
 
 
 def _split(value: Any) -> Any:
@@ -64,6 +66,12 @@ def _budget(value: Any) -> Any:
         raise ValueError(str(error)) from None
 
 
+def _routing(value: Any) -> Any:
+    if not isinstance(value, str | dict) or not value:
+        raise ValueError("must be a text or a table")
+    return value
+
+
 BudgetText = Annotated[str, BeforeValidator(_budget), Field(json_schema_extra={"right": RIGHT})]
 HostAndPort = Annotated[str, AfterValidator(_host_and_port), Field(json_schema_extra={"right": "host:port"})]
 DeclaredHook = Annotated[
@@ -73,6 +81,8 @@ DeclaredServer = Annotated[
     Any, AfterValidator(_mcp_server), Field(json_schema_extra={"right": "[mcp.NAME] tables in dagwright.toml"})
 ]
 SearchText = Annotated[str, AfterValidator(_search), Field(json_schema_extra={"right": RIGHT_SETTING})]
+Routing = Annotated[Any, BeforeValidator(_routing), Field(json_schema_extra={"right": RIGHT_ROUTING})]
+Roles = Annotated[Mapping[str, str], BeforeValidator(read_roles), Field(json_schema_extra={"right": RIGHT_ROLES})]
 Count = Annotated[int, Field(ge=1), BeforeValidator(_no_truth)]
 Whole = Annotated[int, Field(ge=0), BeforeValidator(_no_truth)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -119,6 +129,15 @@ class Settings(BaseSettings):
     """Mode auto asks a model whether a goal needs a plan."""
     budget: BudgetText | None = None
     """What a job may cost at most, such as 0.50usd, 20k tokens, 10m; several joined by commas."""
+    routing: Routing = "hint"
+    """Which model does a step: hint (the plan's word), fixed:MODEL, table, cascade, budget, learned:FILE, a table with
+    the policy's keys, package.module:Class of one's own, or a name of routing_policies."""
+    roles: Roles = Field(default_factory=dict)
+    """Models by the roles that they have before all others, such as smart=large,fast=small."""
+    routing_policies: Annotated[Mapping[str, Any], Field(json_schema_extra={"right": "tables"})] = Field(
+        default_factory=dict
+    )
+    """Policies that jobs may name, also over the API: `[routing_policies.NAME]` tables of the file."""
     llm_tries: Count = 6
     """Tries of one model call."""
     llm_wait_cap: Seconds = 60.0

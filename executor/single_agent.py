@@ -17,8 +17,9 @@ from registry.fallback import Fallback
 from registry.llm import LLM
 from registry.messages import Event, Message
 
-from .agent_run import run_agent
+from .agent_run import AgentRun
 from .answer import plain_statement
+from .goal_route import GoalRoute
 from .job_state import Ending, JobState
 from .job_types import JobStatus
 from .recovery.uncertain import ask_about
@@ -32,17 +33,18 @@ async def run_single_agent(job: JobState) -> Ending:
     In a job that goes on all its agents work again, from their records: those that had ended come to the same end, and
     what was said after that is known; the last one goes on.
     """
-    llm = job.models.for_role("reasoning") if job.domain else job.models.get_default()
+    trail, work = StepTrail(), GoalRoute(job)
+    trail.route = work.route
+    llm = job.models.get(work.route.now.model)
     history: Sequence[Message] = job.request.history
-    query, trail = job.request.goal, StepTrail()
+    query = job.request.goal
     further = deque(() if job.past is None else job.past.said.further)
     trail.recorded(() if job.past is None else job.past.calls)
     uncertain: dict[str, PendingCall] = {}
     while True:
-        result, llm = await run_agent(
+        run = AgentRun(
             partial(_new_agent, job),
             job.models,
-            llm,
             query,
             history,
             job.tools,
@@ -50,6 +52,7 @@ async def run_single_agent(job: JobState) -> Ending:
             job.pass_on,
             partial(_agent_fell_back, job),
         )
+        result, llm = await run.outcome(llm, partial(work.goes_on, query, trail, known=bool(further)))
         job.iterations += result.iterations
         if result.stop_reason == "budget_exceeded":
             raise BudgetExceededError(result.error_message or "")

@@ -8,12 +8,15 @@ from dataclasses import replace
 
 import structlog
 
+from agent.events import Emitter
 from agent.trust import joined_taint
 from registry.context import calling
 from registry.errors import DagwrightError
 from registry.redaction import redact
+from registry.routing import Trial
 
 from .results import StepOutcome
+from .routed import Routed
 from .schedule import FINAL
 from .schedule_types import UNCERTAIN
 from .step_prompt import StepBrief
@@ -30,7 +33,8 @@ async def attempts(
     runner: StepRunner, brief: StepBrief, retries: int, emit: Emit | None, work: StepTask
 ) -> StepOutcome:
     """The outcome of the first attempt that succeeds, of one after which no other can do better, or of the last. A step
-    that goes on does so in the attempt that was under way."""
+    that goes on does so in the attempt that was under way. Where the routing goes on to another model after a failure
+    that is no retry: those are the last model's."""
     start = work.trail.goes_on
     if start is not None:
         brief = replace(brief, failure=start.failure, taint=joined_taint(brief.taint, start.taint))
@@ -42,11 +46,27 @@ async def attempts(
         with calling(step_id=brief.step.id, role="step", attempt=work.trail.attempts):
             outcome = await _attempt(runner, brief, emit, work)
         work.taint = joined_taint(work.taint, outcome.taint)
-        if outcome.error_code is None or outcome.error_code in NEVER_AGAIN or work.trail.retries >= retries:
+        if outcome.error_code is None or outcome.error_code in NEVER_AGAIN:
             return outcome
-        work.trail.retries += 1
+        if not _goes_on(work, outcome, emit):
+            if work.trail.retries >= retries:
+                return outcome
+            work.trail.retries += 1
         work.trail.output = outcome.output or work.trail.output
         brief = replace(brief, failure=(outcome.error_code, outcome.error), taint=work.taint)
+
+
+def _goes_on(work: StepTask, outcome: StepOutcome, emit: Emit | None) -> bool:
+    """Whether another model does the step anew after this failure."""
+    route, trail = work.trail.route, work.trail
+    if route is None:
+        return False
+
+    def tell(routed: Routed) -> None:
+        Emitter(emit, work.clock)("route", **routed.to_json())
+
+    tried = Trial(route.now.model, outcome.output, outcome.error_code)
+    return route.escalate(tried, trail.model, trail.attempts + 1, tell) is not None
 
 
 async def _attempt(runner: StepRunner, brief: StepBrief, emit: Emit | None, work: StepTask) -> StepOutcome:

@@ -75,7 +75,7 @@ def step_query(brief: StepBrief, budget: int | None = None) -> str:
     template = load_prompt("executor", "step_short" if budget is not None and budget < SHORT_BUDGET else "step")
     task = point_to_results(brief.step.task, [dependency.id for dependency in brief.dependencies])
     hint = f"A tool that may help: {_line(brief.step.tool_hint)}" if brief.step.tool_hint else ""
-    after = (done_section(brief.done, budget, marker), _failure(brief, marker), _rejected(brief, marker))
+    after = (done_section(brief.done, budget, marker), failure_section(brief, marker), rejected_section(brief, marker))
 
     def query(results: str) -> str:
         context = "".join(f"\n{section}\n" for section in (hint, results, *after) if section)
@@ -144,7 +144,8 @@ def _block(dependency: Dependency, output: str, marker: str) -> str:
     return f"{head}\n{output}\n{marker} end of step {name}"
 
 
-def _failure(brief: StepBrief, marker: str) -> str:
+def failure_section(brief: StepBrief, marker: str) -> str:
+    """What an agent is told of how the attempt before failed; empty where none did."""
     if brief.failure is None:
         return ""
     code, text = brief.failure
@@ -152,7 +153,8 @@ def _failure(brief: StepBrief, marker: str) -> str:
     return load_prompt("executor", "step_failure").substitute(code=code, block=block, marker=marker)
 
 
-def _rejected(brief: StepBrief, marker: str) -> str:
+def rejected_section(brief: StepBrief, marker: str) -> str:
+    """What an agent is told of a result that did not pass a check; empty where there is none."""
     if brief.rejected is None:
         return ""
     found, result = (cut_middle(clean(text), FAILURE_CHARS) for text in brief.rejected)

@@ -2,54 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agent.events import Emitter
-from agent.trust import joined_taint, origin_of
 from registry.clock import SYSTEM_CLOCK, Clock
-from registry.context import caller, calling
-from registry.errors import LLMError
-from registry.fallback import OUTAGES, Fallback
 from registry.messages import Event
 from registry.metering import Meter
 from registry.models import as_registry
+from registry.routing import RouteRequest
 from registry.tools import ToolRegistry
 
 from .options import RunOptions
-from .recovery.step_past import AttemptStart
-from .recovery.uncertain import ask_about
 from .results import StepOutcome
-from .schedule_types import UNCERTAIN
+from .routed import Routed
 from .step_prompt import StepBrief
+from .step_route import JobFacts, StepRoute, step_request
+from .step_run import StepRun
 
 if TYPE_CHECKING:
     from agent.hooks import HookRegistry
     from agent.react import ReActAgent
     from agent.services import Services
-    from agent.state import AgentResult
     from planner.plan import PlanStep
 
 Emit = Callable[[Event], None]
 
 AMPLE_CHARS = 1 << 30
 """A step's query has its bound from its brief; the agent must not summarise it."""
-
-CHECK_FAILED = "check_failed"
-"""The code of a step whose result did not pass its checks, not even worked over. The result stays as its output."""
-
-_WHY = {
-    "max_iterations": "the iteration limit was reached before there was an answer",
-    "loop_detected": "it repeated the same calls with the same results",
-    "truncated": "the output limit cut the answer",
-    "empty_response": "the model answered with neither text nor a call",
-    "refusal": "the model refused",
-    "content_filter": "the provider's content filter blocked the answer",
-    "context_length": "the conversation did not fit into the model's context",
-    "budget_exceeded": "the budget is used up",
-    "unparsed": "the answer could not be read",
-}
 
 
 class StepRunner(Protocol):
@@ -82,14 +62,16 @@ class AgentRunner:
         self.clock = clock
 
     def model_of(self, step: PlanStep) -> str | None:
-        """The name of the model that the step's hint comes to."""
-        return self.models.resolve_name(step.model_hint)
+        """The name of the model that the policy chooses for the step, of which nothing but itself is known."""
+        return self.route_of(step).now.model
 
-    def chain(self, step: PlanStep) -> tuple[str, ...]:
-        """The name of the step's model, and of those that take over while providers are out. Raises UsageError where
-        one of them is not registered."""
-        name = self.models.resolve_name(step.model_hint)
-        return (name, *self.models.fallbacks(name))
+    def route(self, request: RouteRequest, known: Sequence[Routed] = (), attempt: int = 1) -> StepRoute:
+        """The models of a step by the run's policy. Raises UsageError where it names one that is not registered."""
+        return StepRoute(self.options.routing, self.models, request, known, attempt)
+
+    def route_of(self, step: PlanStep) -> StepRoute:
+        """The models of a step that belongs to no plan's run."""
+        return self.route(step_request(step, "", {}, (), JobFacts()))
 
     def resolve_agent(
         self,
@@ -99,9 +81,9 @@ class AgentRunner:
         taint: tuple[str, ...] = (),
         model: str | None = None,
     ) -> ReActAgent:
-        """A fresh agent for the step: the model of this name, else the one by its hint; its own guards and memory, the
-        run's hooks and tools. `taint`: where the texts that it is given come from, as far as that is not to be
-        trusted."""
+        """A fresh agent for the step: the model of this name, else the one that the policy chooses; its own guards and
+        memory, the run's hooks and tools. `taint`: where the texts that it is given come from, as far as that is not to
+        be trusted."""
         from agent.context import ContextGuard
         from agent.react import ReActAgent
         from agent.services import Services
@@ -111,7 +93,7 @@ class AgentRunner:
         settings = dict(self.options.agent)
         settings["metadata"] = {"agent_id": step.id, **(settings.get("metadata") or {})}
         return ReActAgent(
-            meter.metered(self.models.get(model or self.models.resolve_name(step.model_hint))),
+            meter.metered(self.models.get(model or self.route_of(step).now.model)),
             self.tools,
             **{
                 "hooks": self.hooks,
@@ -132,9 +114,9 @@ class AgentRunner:
 
     async def run_step(self, brief: StepBrief, emit: Emit | None, meter: Meter) -> StepOutcome:
         """The step by a fresh agent, whose query leaves at least half of its model's context free. While a provider is
-        out a fresh agent on the next model begins again; a result that fails its checks is worked over once. Each of
-        them is told what was already done."""
-        return await _StepRun(self, brief, emit, meter).outcome()
+        out a fresh agent on the next model begins again; a result that does not do is left to the model that the
+        policy goes on to, else it is worked over once. Each of them is told what was already done."""
+        return await StepRun(self, brief, emit, meter).outcome()
 
 
 def _both(one: Emit | None, other: Emit | None) -> Emit | None:
@@ -147,173 +129,3 @@ def _both(one: Emit | None, other: Emit | None) -> Emit | None:
         other(event)
 
     return observe
-
-
-class _StepRun:
-    """Agents one after another, until the result of one stands."""
-
-    def __init__(self, runner: AgentRunner, brief: StepBrief, emit: Emit | None, meter: Meter) -> None:
-        self.runner, self.brief, self.meter, self.trail = runner, brief, meter, brief.trail
-        self.names = runner.chain(brief.step)
-        self.observer = self.trail.watching(emit)
-        self.tell = Emitter(self.observer, runner.clock)
-        self.place = self.iterations = self.calls = 0
-        self.told_until = 1
-        self.services = runner.services
-        if self.trail.goes_on is not None:
-            self._go_on(self.trail.goes_on)
-            self.trail.goes_on = None
-
-    def _go_on(self, start: AttemptStart) -> None:
-        """From the attempt that was under way when the step's worker died."""
-        if start.model is not None:
-            if start.model not in self.names:
-                self.names = (start.model, *self.names)
-            self.place = self.names.index(start.model)
-        self.iterations, self.calls = start.iterations, start.tool_calls
-        self.told_until = start.attempt
-        if start.rejected is not None:
-            self.brief = replace(self.brief, failure=None, rejected=start.rejected)
-        for attempt in range(1, start.attempt):
-            self._uncertain_of(attempt)
-
-    def _uncertain_of(self, attempt: int) -> None:
-        """Calls of an agent that is not run again, whose effect nobody knows."""
-        who = caller()
-        past = None if self.services is None else self.services.past.get((who.step_id, who.round, attempt))
-        if past is not None:
-            self.trail.uncertain |= {call.call_id: call for call in past.uncertain}
-
-    async def outcome(self) -> StepOutcome:
-        """What came of it in the end."""
-        while True:
-            outcome = await self._agent()
-            self.trail.output = outcome.output or self.trail.output
-            if outcome.error_code in OUTAGES and self._next_model(outcome.error_code or ""):
-                continue
-            outcome = self._summed(outcome)
-            if outcome.error_code is not None or not outcome.output.strip():
-                return outcome
-            checked = await self._rejected(outcome)
-            if checked is not None:
-                return await self._settled(checked)
-
-    async def _agent(self) -> StepOutcome:
-        """One agent's work."""
-        name, self.trail.model = self.names[self.place], self.names[self.place]
-        brief = self._knowing_all(self.brief, before=self.trail.attempts)
-        self._tell_attempt()
-        agent = self.runner.resolve_agent(brief.step, self.observer, self.meter, brief.taint, name)
-        with calling(attempt=max(1, self.trail.attempts)):
-            result = await agent.run(brief.query(agent.guard.budget(agent.llm)))
-        self.iterations += result.iterations
-        self.calls += len(result.tool_calls)
-        self.trail.uncertain |= {call.call_id: call for call in result.uncertain}
-        taint = joined_taint(self.brief.taint, result.taint)
-        self.brief, self.trail.taint = replace(self.brief, taint=taint), joined_taint(self.trail.taint, taint)
-        return outcome_of(result)
-
-    def _tell_attempt(self) -> None:
-        """Writes down where an attempt other than the first begins: who takes the step over needs to know."""
-        trail, brief = self.trail, self.brief
-        if trail.attempts <= self.told_until:
-            return
-        self.told_until = trail.attempts
-        start = AttemptStart(
-            trail.attempts,
-            trail.model,
-            trail.retries,
-            brief.failure,
-            brief.rejected,
-            trail.rechecked,
-            trail.output,
-            joined_taint(brief.taint, trail.taint),
-            self.iterations,
-            self.calls,
-        )
-        self.tell("note", kind="attempt", content="", **start.to_json())
-
-    def _knowing_all(self, brief: StepBrief, before: int | None = None) -> StepBrief:
-        """The brief with all that the step's agents did until now, or before an attempt."""
-        done = self.trail.calls(self.runner.tools, before)
-        read = [self.runner.tools.get(call.name) for call in done if call.name in self.runner.tools]
-        taint = joined_taint(brief.taint, (origin_of(tool) for tool in read if not tool.trusted))
-        return replace(brief, done=done, taint=taint)
-
-    def _summed(self, outcome: StepOutcome) -> StepOutcome:
-        """An agent's outcome as the step's: with the counts of all agents, and all models that were tried."""
-        error = outcome.error
-        if outcome.error_code in OUTAGES and self.place:
-            error += f" (tried in this order: {', '.join(self.names[: self.place + 1])})"
-        output = outcome.output
-        if outcome.error_code is not None and not output.strip() and self.brief.rejected is not None:
-            output = self.brief.rejected[1]
-        return replace(
-            outcome,
-            output=output,
-            error=error,
-            iterations=self.iterations,
-            tool_calls=self.calls,
-            taint=self.brief.taint,
-        )
-
-    def _next_model(self, error: str) -> bool:
-        """Goes on to the next model of the chain; False where there is none left."""
-        if self.place + 1 >= len(self.names):
-            return False
-        self._fell_back(Fallback(self.names[self.place], self.names[self.place + 1], error, caller().role))
-        self.place += 1
-        self.trail.attempts += 1
-        return True
-
-    def _fell_back(self, change: Fallback) -> None:
-        if self.trail.fell_back(change):
-            self.tell("fallback", **change.to_json())
-
-    async def _settled(self, outcome: StepOutcome) -> StepOutcome:
-        """The outcome, once it is known of each call of the step that it took effect; else it is none."""
-        if outcome.error_code is not None or self.services is None:
-            return outcome
-        effects = self.trail.effects
-        open_calls = [call for key, call in self.trail.uncertain.items() if key in effects.open]
-        await ask_about(self.services.waits, open_calls, self.tell)
-        unclear = effects.in_words()
-        return replace(outcome, error_code=UNCERTAIN, error=f"{UNCERTAIN}: {unclear}") if unclear else outcome
-
-    # Checks
-
-    async def _rejected(self, outcome: StepOutcome) -> StepOutcome | None:
-        """The outcome after its checks; None where the result is to be worked over."""
-        options = self.runner.options
-        if not (options.step_verification or options.citation_verification):
-            return outcome
-        from .step_checks import StepChecks
-
-        models = self.runner.models.each(self.meter.metered)
-        known = self.trail.past.checks if self.trail.attempts == self.trail.past.start.attempt else {}
-        checks = StepChecks(options, models, self.tell, self.runner.clock, self._fell_back, known)
-        with calling(attempt=max(1, self.trail.attempts)):
-            try:
-                feedback = await checks.feedback(self._knowing_all(self.brief), outcome.output)
-            except LLMError as error:  # auth or quota: nothing else can succeed either
-                return replace(outcome, error_code=error.code, error=f"{error.code}: {error}")
-        if not feedback:
-            return outcome
-        if self.trail.rechecked:
-            return replace(outcome, error_code=CHECK_FAILED, error=f"{CHECK_FAILED}: {feedback}")
-        self.trail.rechecked = True
-        self.trail.attempts += 1
-        self.brief = replace(self.brief, failure=None, rejected=(feedback, outcome.output))
-        return None
-
-
-def outcome_of(result: AgentResult) -> StepOutcome:
-    """What an agent's end means for its step: only a readable final answer is a result; else what it had is kept."""
-    text, turns, calls, taint = result.answer, result.iterations, len(result.tool_calls), result.taint
-    reason = "unparsed" if result.stop_reason == "final_answer" and result.unparsed else result.stop_reason
-    if reason == "final_answer":
-        return StepOutcome(text, None, "", turns, calls, taint=taint)
-    why = result.error_message or _WHY.get(reason, "the model's provider failed")
-    if reason == "llm_error" and result.error:  # the cause says more: auth, quota, rate_limit, …
-        return StepOutcome(text, result.error, f"{reason}: {result.error}: {why}", turns, calls, taint=taint)
-    return StepOutcome(text, reason, f"{reason}: {why}", turns, calls, taint=taint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.waits import PendingCall
 from registry.fallback import Fallback
@@ -15,6 +15,9 @@ from registry.tools import ToolRegistry
 from .recovery.step_past import AttemptStart, StepPast
 from .recovery.uncertain import Effects
 from .results import StepResult
+
+if TYPE_CHECKING:
+    from .step_route import StepRoute
 
 DONE_CHARS = 12_000
 """Characters that calls made earlier may take in a query."""
@@ -40,10 +43,11 @@ class StepTrail:
     """A step's history over all its agents, whichever way each of them ends. Owned by the step's task.
 
     `attempts` counts the agents, `model` is the name of the last one's model, `fallbacks` are the changes of model,
-    `output` is what the last agent came to, `taint` the untrusted origins of all that they read, `retries` counts new
-    attempts after a failure, and `rechecked` says that a failed check has had its new attempt. `uncertain` are calls
-    that a dead worker had begun, by key, and `effects` says what became of them. With a `past` the step goes on from
-    there: `goes_on` is the start of the attempt that was under way, until it is taken up.
+    `route` says which model is the work's (None: it is not routed), `output` is what the last agent came to, `taint`
+    the untrusted origins of all that they read, `retries` counts new attempts after a failure, and `rechecked` says
+    that a failed check has had its new attempt. `uncertain` are calls that a dead worker had begun, by key, and
+    `effects` says what became of them. With a `past` the step goes on from there: `goes_on` is the start of the attempt
+    that was under way, until it is taken up.
     """
 
     def __init__(self, past: StepPast | None = None) -> None:
@@ -52,6 +56,7 @@ class StepTrail:
         self.goes_on: AttemptStart | None = None if past is None else start
         self.attempts = 0 if past is None else start.attempt
         self.model: str | None = start.model
+        self.route: StepRoute | None = None
         self.fallbacks: list[Fallback] = list(self.past.fallbacks)
         self.output, self.taint = start.output, start.taint
         self.retries, self.rechecked = start.retries, start.rechecked
@@ -60,6 +65,11 @@ class StepTrail:
         self._retold = list(self.past.retold)
         self._calls: dict[tuple[int, str], CallDone] = {}
         self.recorded(self.past.calls)
+
+    @property
+    def escalated_from(self) -> str | None:
+        """The model that was chosen first, where a policy has taken the step to a stronger one."""
+        return None if self.route is None else self.route.escalated_from(self.model)
 
     def recorded(self, calls: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
         """Takes up the `call` events of another worker's agents, each with its attempt."""

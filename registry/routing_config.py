@@ -214,13 +214,13 @@ def _budget(keys: Mapping[str, Any]) -> BudgetPolicy:
 
 
 def _learned(keys: Mapping[str, Any], base: Path | None) -> RoutingPolicy:
-    from .learned_route import LearnedPolicy
-
     file = Path(_text("learned", keys, "file")).expanduser()
     path = file if base is None else base / file
     if not path.is_file():
         raise _wrong("learned", f"{path}: no such file: `dagwright experiment fit` writes it")
     threshold = None if "threshold" not in keys else _number("learned", keys["threshold"])
+    from .learned_route import LearnedPolicy
+
     policy: RoutingPolicy = LearnedPolicy.from_file(path, threshold=threshold)
     return policy
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from agent.past import AgentPast, Key
 from executor.results import StepResult, carried
+from executor.routed import Routed, is_choice
 from executor.schedule_types import ENDED
 from planner.analyzer import Verdict
 from planner.plan import Plan
@@ -21,7 +22,7 @@ from registry.messages import Event
 
 from .past_talk import Said, TalkFold
 from .past_time import PastTime
-from .step_past import StepFold, StepPast
+from .step_past import CHECKS, StepFold, StepPast
 from .uncertain import Effects
 
 Stage = Literal["route", "plan", "planned", "execute", "judge", "decide", "write", "change", "agent"]
@@ -74,7 +75,8 @@ class JobPast:
     the steps under way, `taint` the untrusted origins of what the running round rests on. `models` and `tools` are the
     names that the job started with. `answer` is what stands of it; `part` the first number that no reader can know.
     `spent`: seconds that it ran. `calls`: the `call` events of single agents, with their attempts; `effects`: what is
-    known of the calls that died with a worker.
+    known of the calls that died with a worker. `routed` are the choices of models for steps that have not begun,
+    `routes` those of single agents; `checks` are the notes of checks of what they came to, by attempt and kind.
     """
 
     mode: str
@@ -98,6 +100,9 @@ class JobPast:
     effects: Effects
     agents: Mapping[Key, AgentPast]
     calls: tuple[tuple[int, Mapping[str, Any]], ...]
+    routed: Mapping[str, tuple[Routed, ...]]
+    routes: tuple[Routed, ...]
+    checks: Mapping[int, Mapping[str, Mapping[str, Any]]]
 
     @classmethod
     def read(cls, events: Iterable[Event]) -> JobPast:
@@ -135,6 +140,8 @@ class _Fold:
         self.fallbacks: list[Fallback] = []
         self.retold: list[Fallback] = []
         self.attempt = 1
+        self.routes: list[Routed] = []
+        self.checks: dict[int, dict[str, Mapping[str, Any]]] = {}
         self.calls: list[tuple[int, Mapping[str, Any]]] = []
         self.turns: list[Event] = []
         self.pending: list[Event] = []
@@ -171,6 +178,14 @@ class _Fold:
         self._enter(stages.get(self.mode, "route"))
 
     def _routed(self, event: Event) -> None:
+        """The router's word, or the choice of a single agent's model. Where that voids what the agent before gave as
+        its answer, readers have to be told."""
+        if is_choice(event.payload):
+            if event.step_id is None:
+                self.routes.append(Routed.from_json(event.payload))
+                if self.routes[-1].before is not None and self.answer_state == "done":
+                    self.told.add("void")
+            return
         self.mode, self.domain = event.payload["mode"], event.payload["domain_hint"]
         self._enter("agent" if self.mode == "react" else "plan")
 
@@ -247,6 +262,8 @@ class _Fold:
         match payload["kind"]:
             case "opening" if event.step_id is None:
                 self.attempt = payload["attempt"]
+            case kind if kind in CHECKS and event.step_id is None:
+                self.checks.setdefault(self.attempt, {})[kind] = payload
             case "letter":
                 self.talk.letter(payload["letter"], payload["said"])
             case "round":
@@ -334,6 +351,9 @@ class _Fold:
             self.effects,
             AgentPast.read(event for event in self.of_agents if event.step_id is None or event.step_id in begun),
             tuple(self.calls),
+            {name: tuple(fold.routes) for name, fold in self.folds.items() if fold.result.status == "pending"},
+            tuple(self.routes),
+            self.checks,
         )
 
     def _account(self, begun: Mapping[str, StepPast]) -> Account:

@@ -7,11 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from executor.results import StepResult
+from executor.routed import Routed
 from registry.fallback import Fallback
 from registry.messages import Event, Usage
 
-CHECKS = ("citations_seen", "citation_check", "step_check")
-"""Kinds of the notes that tell what a check of a step's result came to."""
+CHECKS: Mapping[str, str] = {
+    "citations_seen": "check",
+    "citation_check": "check",
+    "step_check": "check",
+    "self_report": "self_report",
+}
+"""Kinds of the notes that tell what a check of a step's result came to, and the role of the calls made for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,8 @@ class StepPast:
     `result` is what was told of it last; `start` is that of the attempt under way; `elapsed` are the seconds it ran;
     `usage` is what all its calls cost; `calls` are the `call` events of its agents, each with its attempt. `fallbacks`
     are all changes of model, `retold` those of the attempt under way, which will come again; `checks` are the notes of
-    its checks, by kind. `waits`: a call of it waits for a human who has not decided.
+    its checks, by kind. `waits`: a call of it waits for a human who has not decided. `routes` are the choices of its
+    models.
     """
 
     result: StepResult
@@ -84,6 +91,7 @@ class StepPast:
     retold: tuple[Fallback, ...] = ()
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     waits: bool = False
+    routes: tuple[Routed, ...] = ()
 
 
 class StepFold:
@@ -99,6 +107,7 @@ class StepFold:
         self.retold: list[Fallback] = []
         self.checks: dict[str, Mapping[str, Any]] = {}
         self.pending: list[Event] = []
+        self.routes: list[Routed] = []
 
     def hear(self, event: Event) -> None:
         """The step's next event."""
@@ -114,12 +123,15 @@ class StepFold:
             case "fallback":
                 self.fallbacks.append(Fallback.from_json(payload))
                 self.retold.append(Fallback.from_json(payload))
+            case "route":
+                self.routes.append(Routed.from_json(payload))
             case "note" if payload["kind"] == "attempt":
                 self.start = AttemptStart.from_json(payload)
                 self.retold, self.checks, self.pending = [], {}, []
             case "note" if payload["kind"] in CHECKS:
                 self.checks[payload["kind"]] = payload
-                self.pending = [turn for turn in self.pending if turn.payload["role"] != "check"]
+                role = CHECKS[payload["kind"]]
+                self.pending = [turn for turn in self.pending if turn.payload["role"] != role]
 
     @property
     def attempt(self) -> int:
@@ -138,4 +150,10 @@ class StepFold:
             tuple(self.retold),
             self.checks,
             waits,
+            tuple(self.routes) or self._unrouted(),
         )
+
+    def _unrouted(self) -> tuple[Routed, ...]:
+        """The choice of a step whose log does not tell it: an earlier version's."""
+        model = self.result.model
+        return () if model is None else (Routed("hint", model, "the model that it began on"),)

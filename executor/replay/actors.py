@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -16,10 +16,13 @@ from executor.job_time import JobTime
 from executor.log.memory import MemoryLog
 from executor.reservations import FINAL_ROLE, Reservations
 from executor.results import StepOutcome
+from executor.routed import Routed
 from executor.step_prompt import StepBrief
+from executor.step_route import StepRoute
 from executor.step_runner import AgentRunner, Emit
 from executor.waits import JobWaits
 from registry import errors
+from registry.budget import Room
 from registry.clock import Clock
 from registry.context import caller
 from registry.errors import BadRequestError, BudgetExceededError, LLMError, UsageError
@@ -30,6 +33,7 @@ from registry.messages import Event, LLMResult, StreamChunk, Usage
 from registry.metering import Meter
 from registry.models import ModelRegistry
 from registry.retry import Tries
+from registry.routing import Hint, RouteRequest
 from registry.tools import Tool, ToolRegistry
 
 from .departures import DepartedError
@@ -211,6 +215,11 @@ class RecordedAgents(AgentRunner):
                 emit(Event(who.job_id, 0, self.clock.time(), "call", step.id, told))
         return super().resolve_agent(step, emit, meter, taint, model)
 
+    def route(self, request: RouteRequest, known: Sequence[Routed] = (), attempt: int = 1) -> StepRoute:
+        """The step's models as the log has them: no policy is asked. A step that it does not have goes by its hint."""
+        told = self._stage.script.routes.get((request.step_id, caller().round), ())
+        return StepRoute(Hint(), self.models, request, told, attempt)
+
     async def run_step(self, brief: StepBrief, emit: Emit | None, meter: Meter) -> StepOutcome:
         """One attempt, which ends when the log says so."""
         step = brief.step.id
@@ -326,6 +335,10 @@ class RecordedBudget(Reservations):
     async def reserve(self, llm: LLM, prepared: Prepared) -> Prepared:
         """Lets every call through: what was refused, the models know."""
         return prepared
+
+    def room(self) -> Room:
+        """Nobody asks what is left: the choices that were made stand in the log."""
+        return Room()
 
     def answer_bytes(self, llm: LLM) -> int | None:
         """None; where the job did not even ask for an answer, less than any request has."""

@@ -30,9 +30,11 @@ def _model(models: ModelRegistry, name: str) -> dict[str, Any]:
 
 
 def described_options(options: JobOptions) -> dict[str, Any]:
-    """The options as plain data; hooks, and what only this process knows of agents, are left out."""
+    """The options as plain data; hooks, the routing, and what only this process knows of agents, are left out."""
     told = {one.name: getattr(options, one.name) for one in fields(options) if one.name not in ("run", "hooks")}
-    run = {one.name: getattr(options.run, one.name) for one in fields(options.run) if one.name != "agent"}
+    run = {
+        one.name: getattr(options.run, one.name) for one in fields(options.run) if one.name not in ("agent", "routing")
+    }
     agent = {name: value for name, value in options.run.agent.items() if isinstance(value, _PLAIN)}
     return {**told, "run": {**run, "agent": agent}}
 

@@ -102,6 +102,7 @@ def _state(script: Script, stage: Stage, tools: ToolRegistry) -> JobState:
     state.waits = RecordedWaits(stage)
     state.services = replace(state.services, past=_agents(script), waits=state.waits, marker=opening["marker"])
     state.new_executor = Conductor.on(stage)
+    state.routes = tuple(script.routes.get((None, 1), ()))
     if script.single:
         for told in (one for agent in script.uncertain.values() for one in agent):
             state.effects.hear(told)

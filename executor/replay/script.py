@@ -10,6 +10,7 @@ from typing import Any, Literal
 from agent.past import ASIDE, OWN_ROLES, Key
 from executor.ledger import Place, place_of
 from executor.results import StepResult
+from executor.routed import Routed, is_choice
 from executor.schedule_types import ENDED, Abort
 from registry.errors import AbandonedError
 from registry.messages import Event, LLMResult
@@ -91,7 +92,7 @@ class Script:
     """What a log says. `items` is the order of the pipeline, `replies` holds all replies by place, `opening` is the
     payload of `job_started`, `ending` that of `done`. `plan` is the one that was given, `kept` the results that came
     with it; `deaths` are the places at which another worker went on, `uncertain` the `call` events of agents that say
-    so. Raises ValueError for a log that is not that of an ended job."""
+    so, `routes` the choices of models by step and round. Raises ValueError for a log that is not an ended job's."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         if not events or events[0].channel != "job_started" or events[-1].channel != "done":
@@ -105,6 +106,7 @@ class Script:
         self.cut_off: set[tuple[int, str]] = set()
         self.deaths: list[int] = []
         self.uncertain: dict[Key, list[Mapping[str, Any]]] = defaultdict(list)
+        self.routes: dict[tuple[str | None, int], list[Routed]] = defaultdict(list)
         self.items: list[Item] = []
         self._results: dict[Place, list[LLMResult]] = defaultdict(list)
         self._letters: dict[int, Item] = {}
@@ -207,6 +209,10 @@ class Script:
         self.uncertain[step, 1 if step is None else self._round, self._attempts[step]].append(event.payload)
 
     def _tell(self, event: Event) -> None:
+        if event.channel == "route" and is_choice(event.payload):
+            round_ = 1 if event.step_id is None else self._round
+            self.routes[event.step_id, round_].append(Routed.from_json(event.payload))
+            return
         if event.channel == "plan":
             self._round = event.payload["round"]
         elif event.channel == "route":
@@ -343,6 +349,8 @@ def of_the_pipeline(event: Event) -> bool:
     told = event.payload
     if event.channel == "phase":
         return told.get("phase") != "selecting_tools"
+    if event.channel == "route":
+        return not is_choice(told)
     if event.channel == "budget":
         return bool(told.get("final"))
     if event.channel == "inject":

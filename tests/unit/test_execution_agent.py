@@ -15,7 +15,7 @@ import pytest
 
 from agent import ReActAgent, StructuredOutputError, structured_llm_call
 from agent.state import AgentResult
-from executor.step_runner import outcome_of
+from executor.step_run import outcome_of
 from registry import AnthropicLLM, OpenAIChatLLM
 from registry.errors import BadRequestError, ContextLengthError
 from registry.llm_types import ChatRequest
