@@ -66,8 +66,9 @@ def _report(actions: Any, parents: list[Any]) -> None:
     report.add_argument("folder", metavar="DIR", help="the run's folder")
     report.add_argument("--format", choices=["text", "markdown", "html", "csv", "json"], help="write this form alone")
     report.add_argument("--output", metavar="FILE", help="write it there; without --format the form goes by its name")
-    report.add_argument("--margin", metavar="POINTS",
-                        help="points (hundredths) that a quality may be lower and still do as well (default: 2)")  # fmt: skip
+    report.add_argument(
+        "--margin", metavar="POINTS", help="points (hundredths) that a quality may be lower and still do as well (default: 2)"
+    )
 
 
 def _fit(actions: Any, parents: list[Any]) -> None:

@@ -189,7 +189,7 @@ class _Choice:
         checker = self.report.arm(name).checker
         if checker is None:
             return []
-        return [f"{name} supposes a checker that is right {100 * checker:g} % of the time and costs nothing: here it was "
+        return [f"{name} supposes a checker that is right {100 * checker:g} % of the time and free of cost: here it is "
                 "simulated."]  # fmt: skip
 
     def _told(self, found: Difference) -> str:

@@ -51,7 +51,8 @@ class Latency:
 @dataclass(frozen=True, slots=True)
 class ArmReport:
     """One arm. `n_tasks`: tasks with a score; `n_cells`: ended cells; `missing`: cells that have not ended; `ungraded`:
-    ended cells without a score. `checker`: how often the simulated checker is right that the arm supposes. `rounds`: the mean of the jobs', `replans`: rounds after the first, in all."""
+    ended cells without a score. `rounds`: the mean of the jobs', `replans`: rounds after the first, in all. `checker`:
+    how often the simulated checker is right that the arm supposes."""
 
     name: str
     kind: str
