@@ -66,9 +66,8 @@ def _report(actions: Any, parents: list[Any]) -> None:
     report.add_argument("folder", metavar="DIR", help="the run's folder")
     report.add_argument("--format", choices=["text", "markdown", "html", "csv", "json"], help="write this form alone")
     report.add_argument("--output", metavar="FILE", help="write it there; without --format the form goes by its name")
-    report.add_argument(
-        "--margin", metavar="POINTS", help="points (hundredths) that a quality may be lower and still do as well (default: 2)"
-    )
+    margin = "points (hundredths) that a quality may be lower and still do as well (default: 2)"
+    report.add_argument("--margin", metavar="POINTS", help=margin)
 
 
 def _fit(actions: Any, parents: list[Any]) -> None:
