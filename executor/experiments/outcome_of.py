@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from executor.recovery.past_time import PastTime
+from executor.routed import is_choice
 from registry.budget import NOTHING, Amount, cost_of
 from registry.messages import Event, Usage
 
@@ -45,7 +46,7 @@ def outcome_of(
         len(steps),
         sum(step["status"] in FAILED for step in steps),
         dict(models),
-        len(told.escalated),
+        len(told.escalated | {step["id"] for step in steps if step.get("escalated_from")}),
         told.cached,
         None,
         job_id or summary["id"],
@@ -83,7 +84,7 @@ class _Log:
         self._time.hear(event)
         if event.channel == "turn":
             self._turn(event.payload)
-        elif event.channel == "route" and "policy" in event.payload:
+        elif event.channel == "route" and is_choice(event.payload):
             self._chosen(event)
 
     def _chosen(self, event: Event) -> None:
