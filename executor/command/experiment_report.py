@@ -37,7 +37,7 @@ async def experiment_report(options: argparse.Namespace) -> int:
         note(f"report.md, report.html, report.csv, report.json: {folder.path}/")
         return 0
     report = report_of(experiment, outcomes, grades, margin=margin, started_at=folder.started_at)
-    text = render(form, report, experiment, outcomes, grades, width=_width())
+    text = render(form, report, experiment, outcomes, grades, width=columns())
     if options.output is None:
         say(text, end="") if form in ("json", "csv") else show(text, end="")
         return 0
@@ -56,14 +56,15 @@ def _write(path: Path, text: str) -> None:
 
 def shown(report: Report) -> None:
     """Shows a report on standard output."""
-    width = _width()
+    width = columns()
     if not on_terminal(sys.stdout):
         say(render_text(report, width), end="")
         return
     show(render_text(report, width), end="")
 
 
-def _width() -> int:
+def columns() -> int:
+    """How wide standard output is."""
     return max(60, shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns) if on_terminal(sys.stdout) else PLAIN_WIDTH
 
 
