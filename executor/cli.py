@@ -281,6 +281,10 @@ def _run_parser(commands: Any, parents: list[_Parser]) -> None:
     run.add_argument("--plain", action="store_true", help="plain lines of progress also on a terminal")
     run.add_argument("--budget", metavar="AMOUNT",
                      help="what the job may cost at most: 0.50usd, 20k tokens, 10m, or several, by commas")  # fmt: skip
+    run.add_argument("--routing", metavar="POLICY",
+                     help="which model does a step: hint (the default), fixed:MODEL, cascade, budget, learned:FILE, a "
+                          "table in quotes, package.module:Class, or one of the settings' policies")  # fmt: skip
+    run.add_argument("--role", metavar="ROLE=MODEL", action="append", help="the model for a role, such as smart=large")
 
 
 if __name__ == "__main__":

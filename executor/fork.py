@@ -38,8 +38,8 @@ class ForkError(UsageError):
 @dataclass(frozen=True, slots=True)
 class Fork:
     """Which step is run again. `descendants`: with all that depends on it; without, their results stay as they are.
-    `model`: the model's name or role for this step alone; None: the step's own hint. `budget` and `metadata` None: the
-    parent's."""
+    `model`: the model's name or role for this step alone, whatever the job's routing says; None: as it was. `budget`
+    and `metadata` None: the parent's."""
 
     step: str
     descendants: bool = True
@@ -96,6 +96,7 @@ def forked(parent: Fields, told: Told, fork: Fork, hints: Collection[str] | None
         "kept": [result.to_json() for result in kept.values()],
         **({"artifacts": artifacts} if artifacts else {}),
         **({} if fork.budget is None else {"budget": fork.budget}),
+        **({"pins": pins} if (pins := _pins(parent, fork, steps)) else {}),
         **({} if (domain := told.domain or parent["request"].get("domain")) is None else {"domain": domain}),
     }
     _known_model(fork, hints)
@@ -158,6 +159,15 @@ def _step(step: PlanStep, fork: Fork, kept: Mapping[str, StepResult]) -> PlanSte
     if step.id in kept and kept[step.id].status == "failed" and step.on_failure == "fail_fast":
         return replace(step, on_failure="skip_dependents")
     return step
+
+
+def _pins(parent: Fields, fork: Fork, steps: Iterable[PlanStep]) -> dict[str, str]:
+    """The models that steps have whatever the routing says: this one's, and those of the parent where it still has
+    these steps."""
+    hints = {step.id: step.model_hint for step in steps}
+    before = parent["request"].get("pins") or {}
+    kept = {name: model for name, model in before.items() if hints.get(name) == model}
+    return kept if fork.model is None else {**kept, fork.step: fork.model}
 
 
 def _artifacts(parent: Fields, told: Told, kept: Mapping[str, StepResult]) -> dict[str, str | None]:

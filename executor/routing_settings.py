@@ -50,7 +50,7 @@ def routed_models(settings: Settings, models: ModelRegistry) -> ModelRegistry:
 def asked_by_stranger(value: Any, policies: Mapping[str, Any]) -> str | None:
     """Why somebody who is not the operator may not have this policy; None: they may. Raises UsageError where it is
     none."""
-    if _name(value) in policies:
+    if is_declared(value, policies):
         _meant(value, policies)
         return None
     why = foreign(value)
@@ -66,7 +66,12 @@ def asked_by_stranger(value: Any, policies: Mapping[str, Any]) -> str | None:
 
 def anchored_setting(value: Any, policies: Mapping[str, Any], folder: str | os.PathLike[str]) -> Any:
     """The setting as plain data whose files and modules begin at `folder`. Raises UsageError."""
-    return value if _name(value) in policies else anchored(value, folder)
+    return value if is_declared(value, policies) else anchored(value, folder)
+
+
+def is_declared(value: Any, policies: Mapping[str, Any]) -> bool:
+    """Whether a policy as data is the name of one of the operator's."""
+    return _name(value) in policies
 
 
 def read_policies(path: str | os.PathLike[str], tables: Any) -> dict[str, Any]:

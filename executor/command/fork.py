@@ -5,9 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 from agent.events import OnEvent
 from executor.fork import Fork, Told, forked
+from executor.job_options import JobOptions
+from executor.routing_settings import routing_of
 from executor.settings import read_environment
 from executor.store.database import POOL_SIZE, Database, Row
 from executor.store.fold import job_json
@@ -24,6 +29,9 @@ from .jobs import NoSuchJobError
 from .out import note, say, say_json
 from .run import EXIT_CODES, followed
 from .setup import prepared
+
+if TYPE_CHECKING:
+    from executor.settings_model import Settings
 
 
 async def fork(options: argparse.Namespace) -> int:
@@ -54,7 +62,7 @@ async def _here(database: Database, parent: Row, told: Told, wanted: Fork, optio
         @asynccontextmanager
         async def begin(on_event: OnEvent, approve: Approve) -> AsyncIterator[LocalJob]:
             shop = Workshop(
-                setup.models, setup.tools, setup.settings, lambda settings: setup.options,
+                setup.models, setup.tools, setup.settings, partial(_as_the_parent, setup.options),
                 on_event=on_event, approve=approve,
             )  # fmt: skip
             async with kept_job(database, new, shop, parent["tenant"]) as handle:
@@ -76,6 +84,12 @@ async def _hints(options: argparse.Namespace, parent: Row) -> Collection[str] | 
         return None
     await models.aclose()
     return _of_the_job(models, parent).hints()
+
+
+def _as_the_parent(options: JobOptions, settings: Settings) -> JobOptions:
+    """The command's options, with the parent's routing: `settings` have it on top."""
+    run = replace(options.run, routing=routing_of(settings))
+    return replace(options, run=run, roles=dict(settings.roles))
 
 
 def _of_the_job(models: ModelRegistry, parent: Row) -> ModelRegistry:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.hooks import HookEvent
 from executor.hooks_config import build_hooks
+from executor.routing_settings import check_policies, routed_models
 from executor.settings import describe, read_environment, unknown_variables
 from registry.mcp import McpTools
 from registry.models import ModelRegistry
@@ -127,10 +128,15 @@ def config_check(options: argparse.Namespace) -> int:
     environment = read_environment()
     settings = settings_of(options)
     build_hooks(settings.hooks)  # whether each can be had
+    check_policies(settings)
     rows = describe(settings, environment)
     warnings = unknown_variables(environment)
     file = find_file("models.toml", options.models, "DAGWRIGHT_MODELS", env=environment)
-    names = [] if file is None else list(ModelRegistry.from_toml(file, env=environment).names())
+    names: list[str] = []
+    if file is not None:
+        models = ModelRegistry.from_toml(file, env=environment)
+        names = list(models.names())
+        routed_models(settings, models)
     if options.json:
         data = {row.name: {"value": row.value, "origin": row.origin} for row in rows}
         found = None if file is None else str(file)

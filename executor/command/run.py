@@ -17,6 +17,7 @@ from agent.waits import Nobody
 from executor.hooks_config import build_hooks
 from executor.job_handle import JobHandle, start_job
 from executor.job_types import Job
+from executor.routing_settings import routed_models
 from executor.settings import of_a_job
 from executor.store.database import POOL_SIZE
 from executor.store.jobs import NewJob
@@ -61,6 +62,7 @@ async def run(options: argparse.Namespace) -> int:
     if options.goal is not None and not options.goal.strip():
         raise UsageError("the goal is empty: say what is to be done")
     async with prepared(options) as setup:
+        routed_models(setup.settings, setup.models)  # what is wrong with it is told before anything begins
         work = options.goal if options.plan is None else _plan_from(options.plan, setup)
         job = await followed(options, setup, partial(_begun, work, options, setup))
     for name in job.artifacts:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from executor.plain_errors import plain_errors
+from executor.routing_settings import check_policies, routed_models
 from executor.settings import FILE_VARIABLE, PREFIX, read_environment
 from executor.store.database import Database
 from executor.store.migrate import migrate
@@ -57,6 +58,7 @@ def service_settings(options: argparse.Namespace) -> Settings:
     """The settings of a command that runs for long: everything is logged that they say."""
     settings = settings_of(options)
     log.configure(options.log_level or settings.log_level)
+    check_policies(settings)
     return settings
 
 
@@ -98,6 +100,8 @@ async def _serve(stack: AsyncExitStack, parts: _Parts) -> None:
 
     settings = parts.settings
     models, demo = await _models(stack, parts)
+    if models.names():
+        routed_models(settings, models)  # what is wrong with it is told before any job is taken
     async with all_tools(settings) as (tools, _):
         offer = Offer(models, tools, None if demo is None else HEADER)
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dagwright-")))  # 0700, and a short path

@@ -35,6 +35,7 @@ GIVEN = (
     "budget",
     "answer_mode",
     "max_steps",
+    "routing",
     "workspace",
     "host",
     "port",
@@ -61,6 +62,8 @@ def settings_of(options: argparse.Namespace) -> Settings:
     given = {name: getattr(options, name) for name in GIVEN if getattr(options, name, None) is not None}
     if getattr(options, "allow", None):
         given["fetch_allow"] = tuple(options.allow)
+    if getattr(options, "role", None):
+        given["roles"] = ",".join(options.role)
     settings = load_settings(toml=options.settings, given=given)
     if options.log_level is None and "log_level" in settings.origins:
         log.configure(settings.log_level)

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from executor.fork import Fork, ForkError, Told, forked
+from executor.routing_settings import asked_by_stranger, is_declared, routed_models
+from executor.settings import settings_of_job
 from executor.store.database import Row, cleaned
 from executor.store.jobs import NewJob
 from planner.checks import PlanError
 from planner.parse import parse_plan
 from planner.plan import Plan
 from registry.budget import Budget
-from registry.errors import UsageError
+from registry.errors import ConfigError, UsageError
+from registry.routing_config import policy_of
 from registry.text import cut_end
 
 from .problems import ProblemError
@@ -22,6 +28,8 @@ from .state import Offer
 
 if TYPE_CHECKING:
     from executor.settings_model import Settings
+
+log = structlog.get_logger(__name__)
 
 SHOWN = 20
 """Names that a problem lists of what there is."""
@@ -44,6 +52,7 @@ def ordered(body: PlanningIn, offer: Offer, settings: Settings) -> NewJob:
     }
     request["options"] = None if body.options is None else body.options.model_dump(exclude_none=True)
     _steps_allowed(request["options"], settings)
+    _routable(request["options"] or {}, body.models, offer, settings)
     request["history"] = None if body.history is None else [message.model_dump() for message in body.history]
     goal, mode, webhook = body.goal, "dag", None
     if isinstance(body, JobIn):
@@ -128,6 +137,43 @@ def _steps_allowed(options: dict[str, Any] | None, settings: Settings) -> None:
     if asked > settings.max_steps:
         detail = f"{asked} is more than the {settings.max_steps} that the service allows (setting max_steps)"
         raise invalid("too_many_steps", "The plan may not have so many steps", detail, "options.max_steps")
+
+
+def _routable(options: Mapping[str, Any], names: list[str] | None, offer: Offer, settings: Settings) -> None:
+    """Whether the job's policy may be asked for, and can route among its models."""
+    given = {name: options[name] for name in ("routing", "roles") if name in options}
+    if not given and names is None:
+        return  # the service's own, which was looked at when it began
+    models = offer.models.subset(names) if names else offer.models
+    for model in given.get("roles", {}).values():
+        _known([model], models.names(), "options.roles", "model")
+    if "routing" in given:
+        _policy(given["routing"], settings.routing_policies)
+    try:
+        routed_models(settings_of_job(settings, given), models)
+    except UsageError as error:
+        field = "options.routing" if "routing" in given else "options.roles" if given else "models"
+        raise _no_routing(str(error), field) from None
+    except ConfigError as error:
+        log.warning("policy_not_there", error=str(error))
+        detail = "the policy that the operator has declared can't be had at the moment: tell the operator"
+        raise _no_routing(detail, "options.routing") from None
+
+
+def _policy(value: Any, policies: Mapping[str, Any]) -> None:
+    """Whether a policy may be asked for by anybody, and is one."""
+    try:
+        why = asked_by_stranger(value, policies)
+        if why is None and not is_declared(value, policies):
+            policy_of(value)
+    except UsageError as error:
+        why = str(error)
+    if why is not None:
+        raise _no_routing(why, "options.routing")
+
+
+def _no_routing(detail: str, field: str) -> ProblemError:
+    return invalid("routing_invalid", "The job can't be routed like this", cut_end(detail, 1_000), field)
 
 
 def _plan(body: JobIn, offer: Offer, settings: Settings) -> Plan:

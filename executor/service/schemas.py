@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
@@ -19,13 +19,14 @@ MAX_MESSAGES = 10_000
 MAX_NAMES = 1_000
 MAX_TEXT_CHARS = 200_000
 MAX_DEPTH = 64
-"""Levels of lists and objects in a plan; what is nested deeper can't be written out again."""
+"""Levels of lists and objects in a plan or a policy; what is nested deeper can't be written out again."""
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Whole = Annotated[int, Field(ge=0, le=1_000_000)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, le=30 * 86_400, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+V = TypeVar("V")
 MetadataValue = Annotated[str, Field(max_length=MAX_METADATA_CHARS)] | bool | int | float | None
 
 
@@ -52,6 +53,19 @@ class Options(Strict):
     citation_verification: bool | None = None
     max_steps: Count | None = Field(None, description="Steps of a plan; no more than the service allows")
     router: bool | None = Field(None, description="Mode auto asks a model whether a goal needs a plan")
+    routing: Annotated[str, Field(max_length=2_000)] | dict[str, Any] | None = Field(
+        None,
+        description="Which model does a step: hint, fixed:MODEL, cascade or budget, an object with `use` and the "
+        "policy's keys, or a policy that the operator has declared. Nothing that reads files or imports code",
+    )
+    roles: dict[Name, Name] | None = Field(
+        None, max_length=MAX_NAMES, description="Models by the roles that they have in this job, such as smart: large"
+    )
+
+    @field_validator("routing")
+    @classmethod
+    def _routing_is_flat(cls, routing: Any) -> Any:
+        return _flat(routing)
 
 
 class BudgetIn(Strict):
@@ -100,16 +114,20 @@ class JobIn(PlanningIn):
     @field_validator("plan")
     @classmethod
     def _plan_is_flat(cls, plan: dict[str, Any] | None) -> dict[str, Any] | None:
-        level: list[Any] = [] if plan is None else [plan]
-        for _ in range(MAX_DEPTH + 1):
-            level = [part for whole in level for part in _parts(whole)]
-        if level:
-            raise PydanticCustomError("too_deep", "nested too deeply: {most} levels at most", {"most": MAX_DEPTH})
-        return plan
+        return _flat(plan)
 
 
 def _parts(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def _flat(value: V) -> V:
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [part for whole in level for part in _parts(whole)]
+    if level:
+        raise PydanticCustomError("too_deep", "nested too deeply: {most} levels at most", {"most": MAX_DEPTH})
+    return value
 
 
 class ForkIn(Strict):

@@ -117,6 +117,7 @@ class Workshop:
             row["parent"],
             {result["id"]: StepResult.from_json(result) for result in asked.get("kept") or ()},
             asked.get("domain"),
+            asked.get("pins") or {},
         )
 
 
