@@ -226,10 +226,12 @@ class Resampled:
 
     def __init__(self, tasks: int, *, seed: int = 0, resamples: int | None = None) -> None:
         np = needed("numpy")
-        samples = resamples or max(1_000, min(RESAMPLES, 30_000_000 // tasks))
-        drawn = np.random.default_rng(seed).multinomial(tasks, np.full(tasks, 1 / tasks), samples)
+        samples = resamples or max(1_000, min(RESAMPLES, 12_000_000 // tasks))
+        draw = np.random.default_rng(seed)
         self.tasks = tasks
-        self.counts: Any = drawn.astype(np.float32)
+        self.counts: Any = np.empty((samples, tasks), dtype=np.float32)
+        for sample in range(samples):
+            self.counts[sample] = np.bincount(draw.integers(0, tasks, tasks), minlength=tasks)
 
     def interval(
         self, columns: Sequence[Sequence[float]], function: Callable[..., Any], level: float = LEVEL
