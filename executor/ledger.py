@@ -16,6 +16,7 @@ from registry.llm import LLM
 from registry.llm_types import CallRecord, Prepared
 from registry.messages import Event, LLMResult, Usage, money
 from registry.models import ModelRegistry
+from registry.redaction import redact_data
 
 from .job_time import JobTime
 from .reservations import Reservations, unpriced
@@ -209,8 +210,11 @@ def _turn(record: CallRecord, held: Amount | None) -> dict[str, Any]:
         more["bound_behind"] = _figures(held)
     if record.cached:
         more["cached"] = True
-    if record.reply_key is not None and record.result is not None:
+    result = None if record.result is None else record.result.to_json()
+    if record.reply_key is not None and result is not None:
         more["reply_key"] = record.reply_key
+        if redact_data(result) is not result:
+            more["masked"] = True  # the log does not have it as it was
     return {
         **more,
         "role": record.caller.role,
@@ -221,7 +225,7 @@ def _turn(record: CallRecord, held: Amount | None) -> dict[str, Any]:
         "attempt": record.attempt,
         "started_at": record.started_at,
         "elapsed": record.elapsed,
-        "result": None if record.result is None else record.result.to_json(),
+        "result": result,
         "error": None if record.error is None else {"code": record.error.code, "message": str(record.error)},
         "usage": None if record.usage is None else record.usage.to_json(),
     }
