@@ -86,8 +86,8 @@ def fit_policy(
     check_data(data)
     seen = Seen.of(data)
     best = chosen(data, seen, seed=seed)
-    space = Space(seen, words=best.candidate.words)
-    model = fitted(space, space.matrix(seen), data.weak, data.strong, best.candidate.penalty)
+    space = Space(seen)
+    model = fitted(space, space.matrix(seen), data.weak, data.strong, best.penalty)
     cross_validated = _interval(best.scores, data, seed)
     told = {
         **(about or {}),
@@ -96,11 +96,11 @@ def fit_policy(
         "weak_quality": rounded(fsum(data.weak) / len(data)),
         "strong_quality": rounded(fsum(data.strong) / len(data)),
         "threshold_for": wish.to_json(),
-        "fit": str(best.candidate),
+        "penalty": best.penalty,
         "cross_validation": {
             "folds": FOLDS,
             "apgr": {name: rounded(value) for name, value in cross_validated.to_json().items()},
-            "apgr_of_fits": best.apgr,
+            "apgr_by_penalty": {f"{penalty:g}": rounded(value) for penalty, value in best.apgr.items()},
         },
         "seed": seed,
     }

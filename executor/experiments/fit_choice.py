@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from registry.errors import ConfigError, UsageError
 
 from .curves import apgr, curve_of
 from .fit_data import FitData
-from .fit_model import Candidate, Seen, Space, gains
+from .fit_model import Seen, Space, gains
 
 FOLDS = 5
-CANDIDATES = (
-    Candidate(0.1, words=False),
-    Candidate(1.0, words=False),
-    Candidate(0.1),
-    Candidate(0.3),
-    Candidate(1.0),
-)
-"""The simplest first: of equals, the first is taken."""
+PENALTIES = (0.1, 0.3, 1.0)
+"""Inverse strengths C of the penalty on the weights' squares that are tried."""
 NEVER, ALWAYS = 1.0, -1.0
 """Thresholds that no score reaches, and that every score does."""
 
@@ -53,25 +47,28 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The best candidate, the scores that the tasks got from fits that had not seen them, and APGR of each."""
+    """The best penalty, the scores that the tasks got from fits that had not seen them, and APGR with each penalty."""
 
-    candidate: Candidate
+    penalty: float
     scores: Sequence[float]
-    apgr: dict[str, float]
+    apgr: Mapping[float, float]
 
 
-def chosen(data: FitData, seen: Seen, *, seed: int, candidates: Sequence[Candidate] = CANDIDATES) -> Chosen:
-    """The candidate whose order of the tasks has the highest APGR, each task scored by a fit on the other folds."""
-    scores = _held_out(data, seen, seed, candidates)
-    found = {one: apgr(scores[one], data.weak, data.strong) or 0.0 for one in candidates}
-    best = max(candidates, key=lambda one: found[one])
-    return Chosen(best, scores[best], {str(one): round(value, 4) for one, value in found.items()})
+def chosen(data: FitData, seen: Seen, *, seed: int) -> Chosen:
+    """The penalty whose order of the tasks has the highest APGR, each task scored by a fit on the other folds."""
+    scores = _held_out(data, seen, seed)
+    found = {penalty: apgr(scores[penalty], data.weak, data.strong) or 0.0 for penalty in PENALTIES}
+    best = max(PENALTIES, key=lambda penalty: found[penalty])
+    return Chosen(best, scores[best], found)
 
 
-def folds(n: int, seed: int, count: int = FOLDS) -> list[list[int]]:
-    """The places of n tasks in parts of about equal size, drawn by the seed."""
-    places = list(range(n))
+def folds(data: FitData, seed: int, count: int = FOLDS) -> list[list[int]]:
+    """The places of the tasks in parts of about equal size, drawn by the seed, each with about the same share of each
+    result. Without that a fold that is better than the others by chance is scored by fits on worse ones, and the other
+    way round, so that the scores of all folds together would order the tasks worse than the fits do."""
+    places = list(range(len(data)))
     random.Random(f"{seed} folds").shuffle(places)
+    places.sort(key=lambda i: (data.strong[i] - data.weak[i], data.weak[i]))
     return [sorted(places[start::count]) for start in range(count)]
 
 
@@ -106,18 +103,16 @@ def _worth_it(worth: float, dearer: float | None) -> float:
     return min(dearer / worth, NEVER)
 
 
-def _held_out(data: FitData, seen: Seen, seed: int, candidates: Sequence[Candidate]) -> dict[Candidate, list[float]]:
-    scores = {one: [0.0] * len(data) for one in candidates}
-    for fold in folds(len(data), seed):
+def _held_out(data: FitData, seen: Seen, seed: int) -> dict[float, list[float]]:
+    scores = {penalty: [0.0] * len(data) for penalty in PENALTIES}
+    for fold in folds(data, seed):
         out = set(fold)
         rest = [place for place in range(len(data)) if place not in out]
-        known, other = seen.part(rest), seen.part(fold)
+        known = seen.part(rest)
         weak, strong = [data.weak[i] for i in rest], [data.strong[i] for i in rest]
-        for words in dict.fromkeys(one.words for one in candidates):
-            space = Space(known, words=words)
-            matrix, there = space.matrix(known), space.matrix(other)
-            for one in candidates:
-                if one.words == words:
-                    for place, score in zip(fold, gains(matrix, weak, strong, one.penalty, there), strict=True):
-                        scores[one][place] = score
+        space = Space(known)
+        matrix, there = space.matrix(known), space.matrix(seen.part(fold))
+        for penalty in PENALTIES:
+            for place, score in zip(fold, gains(matrix, weak, strong, penalty, there), strict=True):
+                scores[penalty][place] = score
     return scores

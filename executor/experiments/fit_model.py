@@ -29,18 +29,6 @@ FLAT = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """How a policy may be fitted. `penalty`: the inverse strength C of the penalty on the weights' squares; `words`:
-    whether words count, or only what is counted about the text and the kind."""
-
-    penalty: float
-    words: bool = True
-
-    def __str__(self) -> str:
-        return f"{'words, counts' if self.words else 'counts'} and kind, C = {self.penalty:g}"
-
-
-@dataclass(frozen=True, slots=True)
 class Seen:
     """The features of tasks, made once for all fits."""
 
@@ -60,10 +48,10 @@ class Seen:
 class Space:
     """The numbers that a task becomes, by what there is in the tasks to fit on."""
 
-    def __init__(self, seen: Seen, *, words: bool) -> None:
+    def __init__(self, seen: Seen) -> None:
         np = needed("numpy")
         self._np = np
-        tasks = Counter(word for one in seen.features for word in one.words) if words else Counter()
+        tasks = Counter(word for one in seen.features for word in one.words)
         frequent = sorted((word for word in tasks if tasks[word] >= LEAST_TASKS), key=lambda word: (-tasks[word], word))
         n = len(seen.features)
         self.words = {
@@ -101,7 +89,8 @@ class Space:
 
 
 def fitted(space: Space, matrix: Any, weak: Sequence[float], strong: Sequence[float], penalty: float) -> RouteModel:
-    """The policy's model: weights rounded to what is written."""
+    """The policy's model: weights rounded to what is written. `penalty`: the inverse strength C of the penalty on their
+    squares."""
     heads = [_head(matrix, scores, penalty) for scores in (weak, strong)]
     bias, pairs = (
         [rounded(head[0]) for head in heads],
