@@ -71,7 +71,33 @@ def _report(actions: Any, parents: list[Any]) -> None:
 
 
 def _fit(actions: Any, parents: list[Any]) -> None:
-    _action(actions, "fit", parents, "make a `learned` routing policy", "Makes a `learned` routing policy of results.")
+    fit = _action(
+        actions, "fit", parents, "make a `learned` routing policy",
+        "Makes a routing policy of what two arms of a run made of the same tasks: from a task's text and kind, before any "
+        "call, it tells how much the stronger model gains. Half of the tasks are held back and tell how good it is.",
+    )  # fmt: skip
+    fit.add_argument("folder", metavar="DIR", help="the run's folder")
+    fit.add_argument("--weak", metavar="ARM", required=True, help="the arm of the weaker, cheaper model")
+    fit.add_argument("--strong", metavar="ARM", required=True, help="the arm of the stronger model")
+    fit.add_argument(
+        "--weak-model", metavar="NAME", help="the model or role to choose for it (default: the arm's model)"
+    )
+    fit.add_argument("--strong-model", metavar="NAME", help="the model or role to choose for it (default: the arm's)")
+    fit.add_argument("--output", metavar="FILE", help="the policy's file (default: policy.json in the folder)")
+    wish = fit.add_mutually_exclusive_group()
+    wish.add_argument("--share", metavar="PART", help="what part of the tasks the strong model does (default: 0.5)")
+    wish.add_argument(
+        "--keep", metavar="PART", help="what part of the strong model's lead in quality is kept, such as 0.95"
+    )
+    wish.add_argument(
+        "--worth", metavar="USD", help="what a right answer is worth: the strong model where it is worth it"
+    )
+    held = fit.add_mutually_exclusive_group()
+    held.add_argument("--split", choices=["half"], default="half", help="hold back half of the tasks (the default)")
+    held.add_argument(
+        "--all", action="store_true", help="fit on all tasks; cross-validation alone tells how good it is"
+    )
+    fit.add_argument("--seed", metavar="N", help="draws the halves and folds (default: the experiment's seed)")
 
 
 def _compare(actions: Any, parents: list[Any]) -> None:
