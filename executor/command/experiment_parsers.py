@@ -73,8 +73,8 @@ def _report(actions: Any, parents: list[Any]) -> None:
 def _fit(actions: Any, parents: list[Any]) -> None:
     fit = _action(
         actions, "fit", parents, "make a `learned` routing policy",
-        "Makes a routing policy of what two arms of a run made of the same tasks: from a task's text and kind, before any "
-        "call, it tells how much the stronger model gains. Half of the tasks are held back and tell how good it is.",
+        "Makes a routing policy of what two arms of a run made of the same tasks: from a task's text and kind, before "
+        "any call, it tells how much the stronger model gains. Half of the tasks are held back; they tell its worth.",
     )  # fmt: skip
     fit.add_argument("folder", metavar="DIR", help="the run's folder")
     fit.add_argument("--weak", metavar="ARM", required=True, help="the arm of the weaker, cheaper model")

@@ -142,21 +142,33 @@ def kind_scores(data: FitData, fitted_on: FitData) -> list[float]:
     return [fsum(had[kind]) / len(had[kind]) if kind in had else fitted_on.gap for kind in data.kinds]
 
 
-def sentence(judged: Judged) -> str:
-    """What the judged tasks show, in a sentence."""
-    own, longest = judged.learned.apgr, next(one for one in judged.routers if one.name == "longest first")
-    where = f"On {judged.tasks:,} tasks that it was not fitted on"
-    interval = f"APGR {own.mean:.3f}, 95 % interval {own.low:.3f} to {own.high:.3f}"
+def judgement(policy: LearnedPolicy, judged: Judged | None) -> str:
+    """What is known of a policy's worth, in a sentence. `judged` None: no tasks were held back."""
+    if judged is None:
+        own = Estimate(**policy.about["cross_validation"]["apgr"])
+        where = f"By cross-validation on the {policy.about['tasks']:,} tasks that it is fitted on; none were held back"
+    else:
+        own, where = judged.learned.apgr, f"On {judged.tasks:,} tasks that it was not fitted on"
+    interval = f"APGR {own.mean:.3f}, 95 % interval {own.low:.3f} to {own.high:.3f}; chance is 0.5"
     if own.low <= CHANCE <= own.high:
-        return f"{where}, nothing was learned that can be told from chance ({interval}; chance is 0.5): don't use it."
+        return f"{where}: nothing was learned that can be told from chance ({interval}). Don't use it."
     if own.high < CHANCE:
-        return f"{where}, the order is worse than chance ({interval}): don't use it."
-    assert longest.below is not None
-    beside = "more than" if longest.below.low > 0 else "not shown to be more than"
-    return (
-        f"{where}, {judged.share:.0%} strong calls keep {judged.recovered:.0%} of the strong model's lead "
-        f"({interval}; chance is 0.5), {beside} the longest text first has ({longest.apgr.mean:.3f})."
-    )
+        return f"{where}: its order is worse than chance ({interval}). Don't use it."
+    if judged is None:
+        return f"{where}: its order is better than chance ({interval})."
+    others = " and ".join(_beside(one) for one in judged.routers if one.name in ("longest first", "table by kind"))
+    kept = f"{judged.share:.0%} strong calls keep {judged.recovered:.0%} of the strong model's lead"
+    return f"{where}: {kept} ({interval}). Its order is {others}."
+
+
+def _beside(other: Router) -> str:
+    assert other.below is not None
+    name = {"longest first": "the longest text first"}.get(other.name, f"a {other.name}")
+    if other.below.low > 0:
+        return f"better than {name} ({other.apgr.mean:.3f})"
+    if other.below.high < 0:
+        return f"worse than {name} ({other.apgr.mean:.3f})"
+    return f"not shown to differ from {name} ({other.apgr.mean:.3f})"
 
 
 def _orders(scores: Sequence[float], data: FitData, fitted_on: FitData) -> dict[str, Sequence[float]]:

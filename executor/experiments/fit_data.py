@@ -79,6 +79,15 @@ def check_data(data: FitData, what: str = "to fit on") -> None:
         )
 
 
+def check_split(data: FitData) -> None:
+    """Raises ConfigError where the tasks are too few for two halves."""
+    if len(data) < 2 * LEAST:
+        raise ConfigError(
+            f"there are {len(data)} tasks: {2 * LEAST} are needed at the least, half of them to judge on; "
+            f"--all fits on all of them, {LEAST} at the least"
+        )
+
+
 def fit_data_of(
     experiment: Experiment, outcomes: Iterable[Outcome], grades: Iterable[Grade], weak: str, strong: str
 ) -> FitData:
