@@ -1,8 +1,8 @@
 """Makes one report of an experiment, in a process of its own: `python -m executor.service.experiment_child`.
 
-A pattern that a stranger gave may take for ever, and so many cells as there may be take much memory: neither is to
-befall the server. The experiment and what came of its cells come in as JSON, the report goes out as bytes; exit code 3:
-JSON that says why there is none.
+Thousands of cells take seconds of computing and much memory, for libraries that the server has no other use for:
+neither is to befall it. The experiment and what came of its cells come in as JSON, the report goes out as bytes; exit
+code 3: JSON that says why there is none.
 """
 
 from __future__ import annotations

@@ -166,8 +166,10 @@ def _cells(experiment: Experiment, jobs: Mapping[str, NewJob], offer: Offer, set
     for line, cell in enumerate(cells_of(experiment), 1):
         job = jobs.get(cell.arm)
         if job is not None:
-            told = {"arm": cell.arm, "task": cell.task[:LONGEST_NAME], "repeat": cell.repeat}
-            own = job_of_cell(experiment, arms[cell.arm], tasks[cell.task])
+            task = tasks[cell.task]
+            own = job_of_cell(experiment, arms[cell.arm], task)
+            kind = {} if task.kind is None else {"kind": task.kind[:LONGEST_NAME]}  # routing policies go by it
+            told = {"arm": cell.arm, "task": cell.task[:LONGEST_NAME], "repeat": cell.repeat, **kind}
             yield CellJob(
                 line,
                 (cell.arm, cell.task, cell.repeat),

@@ -60,8 +60,8 @@ class Reports:
             raise _problem("report_failed", "the experiment is gone")
         if row["report_problem"] is not None:
             raise _problem(row["report_problem"]["code"], row["report_problem"]["detail"])
-        if form == "json" and row["report"] is not None:
-            return _bytes(row["report"])
+        if form == "json" and row["reported"]:
+            return await self.store.report(experiment) or b""
         key = (experiment, int(row["done"]), form)
         async with self._turn:
             if key in self._kept:
@@ -92,7 +92,7 @@ class Reports:
                 await self.store.keep_report(row["id"], None, told)
             raise
         if over and form == "json":
-            await self.store.keep_report(row["id"], json.loads(made), None)
+            await self.store.keep_report(row["id"], made, None)
         return made
 
     async def _make(self, row: Row, found: Mapping[str, Any], form: Format) -> bytes:
@@ -101,7 +101,7 @@ class Reports:
         if not outcomes and not found["counts"]["recorded"]:
             raise _problem("nothing_ended", "no cell of the experiment has come to its end")
         asked = {
-            "asked": row["asked"],
+            "asked": await self.store.asked(row["id"]),
             "outcomes": outcomes,
             "format": form,
             "started_at": row["created_at"].timestamp(),
@@ -175,7 +175,3 @@ async def _in_a_child(asked: bytes, env: Mapping[str, str]) -> bytes:
 def _problem(code: str, detail: str) -> ProblemError:
     status = {"not_installed": 501, "nothing_ended": 409}.get(code, 503 if code == "report_took_too_long" else 500)
     return ProblemError(status, code, TITLES[code], detail)
-
-
-def _bytes(value: Any) -> bytes:
-    return json.dumps(value).encode()

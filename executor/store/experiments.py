@@ -5,6 +5,7 @@ All that a batch can do already, being counted, cancelled, expired and closed, i
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -69,14 +70,14 @@ class ExperimentStore:
         """Stores an experiment with its cells and begins the first of them, all or nothing; its id, and whether it is
         new. Raises IdempotencyError as `JobStore.create`, and whatever taking the cells raises."""
         experiment = new_id("experiment")
-        limits = new.budget
+        usd, tokens = (None, None) if new.budget is None else (new.budget.usd, new.budget.tokens)
         async with self.database.transaction() as connection:
             known = await claimed(connection, tenant, experiment, new.batch())
             if known is not None:
                 return known, False
             await connection.execute(
-                statement("experiments.create"), experiment, new.name, dict(new.asked), dict(new.shown), new.cells,
-                new.concurrency, None if limits is None else limits.usd, None if limits is None else limits.tokens,
+                statement("experiments.create"), experiment, new.name, json.dumps(new.asked), dict(new.shown),
+                new.cells, new.concurrency, usd, tokens,
             )  # fmt: skip
             total = 0
             for chunk in _chunks(cells):
@@ -99,8 +100,18 @@ class ExperimentStore:
         return [one for one in found if one is not None], len(rows) > limit
 
     async def row(self, tenant: str, experiment: str) -> Row | None:
-        """A tenant's experiment as it is stored."""
+        """A tenant's experiment as it is stored, without what was asked and its report."""
         return await self.database.row("experiments.get", experiment, tenant)
+
+    async def asked(self, experiment: str) -> Any:
+        """The experiment as it was asked for, its keys in their order."""
+        row = await self.database.row("experiments.asked", experiment)
+        return None if row is None else json.loads(row["asked"])
+
+    async def report(self, experiment: str) -> bytes | None:
+        """The report that was kept, as JSON; None where there is none."""
+        row = await self.database.row("experiments.report", experiment)
+        return None if row is None or row["report"] is None else row["report"].encode()
 
     async def cells(self, experiment: str, *, limit: int, after: int = 0) -> tuple[list[Row], bool]:
         """The cells that are jobs, in their order, after a line; and whether there are more."""
@@ -131,9 +142,10 @@ class ExperimentStore:
         """The next experiment all of whose cells have ended and that has no report yet."""
         return await self.database.row("experiments.unreported", after)
 
-    async def keep_report(self, experiment: str, report: Any, problem: Mapping[str, Any] | None) -> None:
-        """Keeps the report of an experiment that has ended, or why there can be none; the first one stays."""
-        await self.database.rows("experiments.keep_report", experiment, report, problem)
+    async def keep_report(self, experiment: str, report: bytes | None, problem: Mapping[str, Any] | None) -> None:
+        """Keeps the report of an experiment that has ended, as JSON, or why there can be none; the first one stays."""
+        text = None if report is None else report.decode()
+        await self.database.rows("experiments.keep_report", experiment, text, problem)
 
 
 def _chunks(cells: Iterable[CellJob]) -> Iterator[list[CellJob]]:
@@ -160,7 +172,6 @@ async def _add(connection: Connection, tenant: str, experiment: str, cells: Sequ
 def _shown(row: Row, batch: Mapping[str, Any]) -> dict[str, Any]:
     """An experiment in its public shape."""
     asked = {name: value for name, value in batch.items() if name not in ("mode", "counts")}
-    report = row["report"]
     spent = {"cost_usd": money(row["usd"]), "partial": row["partial"]}
     counts = batch["counts"]
     return {
@@ -173,6 +184,6 @@ def _shown(row: Row, batch: Mapping[str, Any]) -> dict[str, Any]:
         "ended": row["cells"] - counts["processing"],
         "usage": spent,
         "budget_spent": row["spent_at"] is not None,
-        "conclusion": None if report is None else report.get("conclusion"),
+        "conclusion": row["conclusion"],
         "report_problem": row["report_problem"],
     }

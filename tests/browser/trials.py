@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -88,7 +89,7 @@ async def experiment(
     made, _ = await store.create("", new, cells)
     await end_cells(service, made, ended)
     if ended >= CELLS:
-        await store.keep_report(made, told, None)
+        await store.keep_report(made, json.dumps(told).encode(), None)
     return made
 
 

@@ -4,14 +4,14 @@
 create table dw_experiments (
     id text primary key references dw_batches (id),
     name text not null,
-    asked jsonb not null,                      -- the experiment as it was asked for: the keys of an experiment's file
+    asked json not null,                       -- the experiment as it was asked for, its keys in their order
     shown jsonb not null,                      -- what lists show of it: arms, tasks, repeats, grader, budget
     cells integer not null,                    -- all of them, those of recorded arms among them
     concurrency integer not null,              -- cells at work at once
     budget_usd numeric,                        -- what all of them may cost together
     budget_tokens bigint,
     spent_at timestamptz,                      -- since then nothing begins: what is left of the budget is not enough
-    report jsonb,                              -- the report as JSON, once all cells have ended
+    report json,                               -- as it was made once all cells had ended
     report_problem jsonb                       -- why there can be none: code, title, detail
 );
 

@@ -14,7 +14,8 @@ from unnest($3::text[], $4::integer[], $5::text[], $6::text[], $7::jsonb[], $8::
 -- name: get
 -- What an experiment has beside its batch. The cost of a cell that began and whose cost is not known makes the sum
 -- partial; what has not ended has cost something, too, but how much is known at its end.
-select e.*, b.tenant, b.created_at, sums.*
+select e.id, e.name, e.shown, e.cells, e.concurrency, e.budget_usd, e.budget_tokens, e.spent_at, e.report_problem,
+    e.report ->> 'conclusion' as conclusion, e.report is not null as reported, b.tenant, b.created_at, sums.*
 from dw_experiments e join dw_batches b on b.id = e.id, lateral (
     select
         coalesce(sum(cost_usd), 0) as usd,
@@ -25,6 +26,12 @@ from dw_experiments e join dw_batches b on b.id = e.id, lateral (
     from dw_jobs where batch = e.id
 ) sums
 where e.id = $1 and b.tenant = $2
+
+-- name: asked
+select asked from dw_experiments where id = $1
+
+-- name: report
+select report from dw_experiments where id = $1
 
 -- name: page
 -- Newest first, those after the experiment $2. One more than a page: has_more.
@@ -57,7 +64,7 @@ order by e.id
 
 -- name: lock
 -- The experiment, locked: one at a time begins its cells.
-select * from dw_experiments where id = $1 for update
+select id, concurrency, budget_usd, budget_tokens, spent_at from dw_experiments where id = $1 for update
 
 -- name: standing
 -- What is at work of an experiment, what was spent, what is kept for those at work, and what the dearest cell came to.
