@@ -53,8 +53,8 @@ class GoalRoute:
         brief = StepBrief(PlanStep(WHOLE, query), job.goal, done=trail.calls(job.tools), taint=trail.taint)
         done_by = job.models.name_of(llm)
         tried = Trial(route.now.model, outcome.output, code)
-        if code is None and not known:
-            tried = await self._looked_at(tried, brief, trail, by_itself=done_by == route.now.model)
+        if code is None:
+            tried = await self._looked_at(tried, brief, trail, done_by, known=known)
         routed = route.escalate(tried, done_by, trail.attempts + 1, self._tell, only_known=known)
         if routed is None:
             return None
@@ -62,19 +62,20 @@ class GoalRoute:
         rejected = (tried.check, outcome.output) if tried.check else None
         return Successor(job.models.get(routed.model), replace(brief, failure=failure, rejected=rejected))
 
-    async def _looked_at(self, tried: Trial, brief: StepBrief, trail: StepTrail, *, by_itself: bool) -> Trial:
+    async def _looked_at(self, tried: Trial, brief: StepBrief, trail: StepTrail, done_by: str, *, known: bool) -> Trial:
         """The trial with what its check found, and with the model's own word where it was not another one that stood
-        in for it. Raises LLMError for what fails a job at once (auth, quota)."""
+        in for it; where nothing new is chosen, as far as that is known. Raises LLMError for what fails a job at once
+        (auth, quota)."""
         job, now = self.job, self.route.now
         notes: Mapping[str, Mapping[str, Any]] = {} if job.past is None else job.past.checks.get(trail.attempts, {})
         with calling(attempt=trail.attempts):
-            if now.checks:
+            if now.checks and (not known or "step_check" in notes):
                 from .step_checks import StepChecks
 
                 options = replace(job.options.run, step_verification=True, citation_verification=False)
                 checks = StepChecks(options, job.models, job.emit, job.clock, job.fell_back, notes)
                 tried = replace(tried, check=await checks.feedback(brief, tried.output))
-            if now.asks and by_itself and not tried.check:
+            if now.asks and done_by == now.model and not tried.check and (not known or "self_report" in notes):
                 from .self_report import self_reported
 
                 llm = job.models.get(tried.model)

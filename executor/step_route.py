@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from registry.budget import Room
@@ -57,7 +58,7 @@ class StepRoute:
         self._ahead = list(known[len(self.made) :])
         self.untold: Routed | None = None
         if not self.made:
-            choice = self._asked(lambda: policy.choose(request, models))
+            choice = self._asked(partial(policy.choose, request, models))
             self.untold = self._routed(chosen(policy, choice, models), attempt)
             self.made.append(self.untold)
 
@@ -81,29 +82,33 @@ class StepRoute:
         self, tried: Trial, done_by: str | None, attempt: int, tell: Tell, *, only_known: bool = False
     ) -> Routed | None:
         """The choice of the model that does the work anew, as `attempt`; None where what came of it stands. `done_by`
-        is the model that did it, which may have stood in for the one that was chosen: where that is the very one to go
-        on with, it is not tried again. `only_known`: nothing new is chosen any more."""
-        while (routed := self._next(replace(tried, model=self.now.model), attempt, tell, only_known)) is not None:
-            self.made.append(routed)
-            if routed.model != done_by:
-                return routed
-        return None
-
-    def _next(self, tried: Trial, attempt: int, tell: Tell, only_known: bool) -> Routed | None:
+        is the model that did it, which may have stood in for the one that was chosen: where the policy would go on with
+        that very one, it is asked what comes after it. `only_known`: nothing new is chosen any more."""
         if self._ahead:
-            return self._ahead.pop(0) if self._ahead[0].attempt <= attempt else None
-        if only_known:
+            if self._ahead[0].attempt > attempt:
+                return None
+            self.made.append(self._ahead.pop(0))
+            return self.now
+        choice = None if only_known else self._following(tried, {one.model for one in self.made}, done_by)
+        if choice is None:
             return None
-        choice = self._asked(lambda: self.policy.escalate(self.request, self.models, tried))
-        if choice is None or any(chosen(self.policy, choice, self.models).model == one.model for one in self.made):
-            return None
-        routed = self._routed(choice, attempt, tried.model)
-        tell(routed)
-        return routed
+        self.made.append(self._routed(choice, attempt, self.now.model))
+        tell(self.now)
+        return self.now
+
+    def _following(self, tried: Trial, been: set[str], done_by: str | None) -> Choice | None:
+        """What the policy goes on with; no model comes twice."""
+        while True:
+            choice = self._asked(partial(self.policy.escalate, self.request, self.models, tried))
+            if choice is None or chosen(self.policy, choice, self.models).model in been:
+                return None
+            if choice.model != done_by:
+                return choice
+            tried, been, done_by = replace(tried, model=choice.model), {*been, choice.model}, None
 
     def _routed(self, choice: Choice, attempt: int, before: str | None = None) -> Routed:
-        asks = self._asked(lambda: self.policy.asks(self.request, self.models, choice.model))
-        checks = self._asked(lambda: self.policy.checks(self.request, self.models, choice.model))
+        asks = self._asked(partial(self.policy.asks, self.request, self.models, choice.model))
+        checks = self._asked(partial(self.policy.checks, self.request, self.models, choice.model))
         return Routed(
             self.policy.name, choice.model, choice.reason, choice.score, attempt, before, bool(asks), bool(checks)
         )

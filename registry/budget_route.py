@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .budget import Amount, Room
+from .budget import HIDDEN_TOKENS, MIN_OUTPUT_TOKENS, Amount, CallBound, Room
 from .errors import UsageError
 from .prices import MILLION
 from .routing import Choice, RouteRequest, RoutingPolicy, named
@@ -19,6 +19,8 @@ PRIOR = (12_000, 1_500)
 """Input and output tokens that a step is expected to take before any step of the job has ended: three turns of an
 agent, each with about 4,000 tokens of instructions, tools, results and history, and 500 of reply. A guess on the safe
 side: the first step that ends replaces it."""
+BYTES_PER_TOKEN = 4
+"""Of a request, about: a budget counts a call's input by its bytes until it knows better."""
 DEFAULT = ("reasoning", "general", "fast")
 """Roles that stand for the best model, the next one and the cheapest."""
 
@@ -26,7 +28,8 @@ DEFAULT = ("reasoning", "general", "fast")
 @dataclass(frozen=True, slots=True)
 class BudgetPolicy(RoutingPolicy):
     """The best of `models` (names or roles, the best first) with which this step and all that are left are expected to
-    fit into what the budget leaves; nothing fits: the cheapest.
+    fit into what the budget leaves; nothing fits: the cheapest. What the budget sets aside for a call under way, which
+    is more than the call will cost, must fit in beside this step, too: the call would be refused.
 
     A step is expected to take what the job's ended steps took on average, before the first one has ended `tokens`. At
     list prices without caches: what is saved by a cache comes on top. Without a budget, or where no price is known, it
@@ -53,14 +56,12 @@ class BudgetPolicy(RoutingPolicy):
         if room.usd is not None and all(cost is None for cost in costs.values()):
             return Choice(names[0], "budget: no price is known, so the best model")
         for name in names:
-            if _fits(costs[name], taken, steps, room):
-                return Choice(
-                    name, f"budget: {_told(costs[name], taken, steps)} for {_steps(steps)} fit into {_left(room)}"
-                )
+            if _fits(models, name, taken, steps, room):
+                told = _told(costs[name], taken, steps)
+                return Choice(name, f"budget: {told} for {_steps(steps)} fit into {_left(room)}")
         name = _cheapest(names, costs)
-        return Choice(
-            name, f"budget: not even {_told(costs[name], taken, steps)} for {_steps(steps)} fit into {_left(room)}"
-        )
+        told = _told(costs[name], taken, steps)
+        return Choice(name, f"budget: nothing fits into {_left(room)}, so the cheapest: {told} for {_steps(steps)}")
 
     def check(self, models: ModelRegistry) -> None:
         """All its models must be there."""
@@ -84,10 +85,13 @@ def expected(models: ModelRegistry, name: str, tokens: tuple[int, int]) -> Decim
     return None if price is None else (tokens[0] * price.input + tokens[1] * price.output) / MILLION
 
 
-def _fits(cost: Decimal | None, tokens: tuple[int, int], steps: int, room: Room) -> bool:
+def _fits(models: ModelRegistry, name: str, tokens: tuple[int, int], steps: int, room: Room) -> bool:
+    cost, price = expected(models, name, tokens), models.get(name).price
     if room.usd is not None and cost is None:
         return False
-    return room.holds(Amount((cost or Decimal(0)) * steps, sum(tokens) * steps))
+    one = Amount(cost or Decimal(0), sum(tokens))
+    largest = CallBound(BYTES_PER_TOKEN * tokens[0] + HIDDEN_TOKENS, price).amount(MIN_OUTPUT_TOKENS)
+    return room.holds(Amount(one.usd * steps, one.tokens * steps)) and room.holds(one + largest)
 
 
 def _cheapest(names: tuple[str, ...], costs: Mapping[str, Decimal | None]) -> str:

@@ -24,7 +24,20 @@ from registry.retry import RetryPolicy
 from registry.testing import ScriptedLLM
 from registry.tool_context import ToolContext
 from registry.tools import Tool, tool
-from tests.support.cuts import Run, Say, Scenario, account, answer_of, history, open_writes, run, turns, usage_told
+from tests.support import routed_scenarios
+from tests.support.cuts import (
+    Run,
+    Say,
+    Scenario,
+    account,
+    answer_of,
+    choices,
+    history,
+    open_writes,
+    run,
+    turns,
+    usage_told,
+)
 
 STEPS = [
     {"id": "a", "task": "find x", "dependencies": []},
@@ -363,7 +376,7 @@ def tool_with_a_model() -> Scenario:
 SCENARIOS = [
     planned, given, follow_up, late_message, stopped, react, react_twice, react_spoken_to, direct, checked, retried,
     fallback, react_fallback, budgeted, plan_only, step_cancelled, approved, kept,
-    said_while_replanning, no_plan_after_all, failing, tool_with_a_model,
+    said_while_replanning, no_plan_after_all, failing, tool_with_a_model, *routed_scenarios.ROUTED,
 ]  # fmt: skip
 
 
@@ -399,7 +412,14 @@ async def _goes_on(make: Any, whole: Run, prefix: Sequence[Event]) -> Run:
     _nothing_twice(again, len(prefix), place)
     if not open_writes(prefix, ["write"]):
         _the_same(whole, again, place, cuts=make().cuts)
-    elif make in (given, react, direct, checked, retried):  # no other round makes up for it, and nobody can be asked
+    elif make in (
+        given,
+        react,
+        direct,
+        checked,
+        retried,
+        *routed_scenarios.ROUTED[:-1],
+    ):  # no other round makes up for it, and nobody can be asked
         assert (again.job.status, again.job.error_code) in [
             (status, "uncertain_effect") for status in ("partial", "failed")
         ], place
@@ -431,6 +451,7 @@ def _the_same(whole: Run, again: Run, place: str, *, cuts: bool) -> None:
         assert (ends[0], whole.job.status) == (ends[1], again.job.status), place
         return
     assert turns(again.events) == turns(whole.events), place
+    assert choices(again.events) == choices(whole.events), place
     assert usage_told(again.events) == again.job.usage.to_json(), place
     assert account(again.job) == account(whole.job), place
     assert answer_of(again.events) == answer_of(whole.events), place

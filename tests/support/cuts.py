@@ -15,6 +15,7 @@ from executor.letters import act, note_of
 from executor.log.front import is_public
 from executor.log.memory import MemoryLog
 from executor.recovery import JobPast
+from executor.routed import is_choice
 from registry import ModelRegistry
 from registry.llm_types import ChatRequest
 from registry.messages import Event, ToolCall, Usage
@@ -152,6 +153,12 @@ def turns(events: Iterable[Event]) -> list[tuple[Any, ...]]:
         for event in paid
         if (told := event.payload)
     )
+
+
+def choices(events: Iterable[Event]) -> list[tuple[str, ...]]:
+    """The choices of models, by step."""
+    told = (event for event in events if event.channel == "route" and is_choice(event.payload))
+    return sorted((str(event.step_id), json.dumps(event.payload, sort_keys=True)) for event in told)
 
 
 def open_writes(events: Iterable[Event], writing: Iterable[str]) -> set[str]:
