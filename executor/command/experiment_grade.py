@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import tomllib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,9 +27,10 @@ async def experiment_grade(options: argparse.Namespace) -> int:
     """Judges and reports anew; nothing of the tasks is run. Exit codes: 0 done, 3 some answers could not be judged."""
     folder = Folder.open(options.folder)
     with folder.locked():
-        experiment = folder.experiment
+        before = experiment = folder.experiment
         if options.grader is not None:
             experiment = with_grader(experiment, grader_given(options.grader))
+        others = folder.grades() if experiment.grader == before.grader else ()
         outcomes = folder.outcomes()
         if not outcomes:
             raise UsageError(f"{folder.path} has no answers yet: nothing to judge")
@@ -37,24 +38,26 @@ async def experiment_grade(options: argparse.Namespace) -> int:
             check_grader(experiment, models)
             if options.grader is not None:
                 folder.take_up(experiment)
-            grades = await graded(experiment, folder, outcomes, models)
+            grades = await graded(experiment, folder, outcomes, models, others)
         report = None if options.no_report else _report(folder, experiment, outcomes, grades, options)
     return _said(folder, experiment, grades, report, options)
 
 
 async def graded(
-    experiment: Experiment, folder: Folder, outcomes: Sequence[Outcome], models: ModelRegistry | None
+    experiment: Experiment,
+    folder: Folder,
+    outcomes: Sequence[Outcome],
+    models: ModelRegistry | None,
+    before: Iterable[Grade] = (),
 ) -> list[Grade]:
-    """The grades of the outcomes, put into the folder. Whatever ends the judging early, what was judged is kept."""
-    known = folder.grades()
+    """The grades of the outcomes, put into the folder. Whatever ends the judging early, what was judged is kept, and of
+    the other cells the grades of `before`, which are of the same grader."""
     done: list[Grade] = []
     try:
-        return await grade_all(experiment, outcomes, models=models, known=known, on_grade=done.append)
+        return await grade_all(experiment, outcomes, models=models, known=folder.grades(), on_grade=done.append)
     finally:
-        new = {grade.cell: grade for grade in done}
-        order = [outcome.cell for outcome in outcomes]
-        kept = {grade.cell: grade for grade in known} | new if len(new) < len(order) else new
-        folder.put_grades(kept[cell] for cell in order if cell in kept)
+        kept = {grade.cell: grade for grade in (*before, *done)}
+        folder.put_grades(kept[outcome.cell] for outcome in outcomes if outcome.cell in kept)
 
 
 def grader_given(text: str) -> GraderSpec:

@@ -86,9 +86,9 @@ def final_number(text: str) -> Read | None:
 class Numeric(RuleGrader):
     """1 where the final number of the answer is the target, else 0.
 
-    The target is a number, or a text that ends in one. They are equal where they differ by no more than `tolerance`
-    (absolute, 0 by default) or by `relative` times the target (0.000001 by default). A percentage equals its number and
-    its hundredth.
+    The target is a number, a text that ends in one, or a list of several right ones. They are equal where they differ
+    by no more than `tolerance` (absolute, 0 by default) or by `relative` times the target (0.000001 by default). A
+    percentage equals its number and its hundredth.
     """
 
     def __init__(self, table: Table) -> None:
@@ -97,16 +97,18 @@ class Numeric(RuleGrader):
 
     def verdict(self, target: Any, answer: str) -> Verdict:
         """What the answer is worth."""
-        wanted = number_of(target)
-        if wanted is None:
+        wanted = [number_of(one) for one in (target if isinstance(target, list | tuple) else [target])]
+        numbers = [one for one in wanted if one is not None]
+        if not numbers or len(numbers) < len(wanted):
             return Verdict(None, f"the target is no number: {shown(target)}")
         read = final_number(answer)
         if read is None:
             return Verdict(0.0, "there is no number in the answer")
-        right = self._equal(read, wanted)
+        right = any(self._equal(read, one) for one in numbers)
         told = f"read {read.text!r} as {read.value:.12g}{' %' if read.percent else ''}"
         details = {"read": read.text, "value": read.value}
-        return Verdict(float(right), told if right else f"{told}, not {wanted.value:.12g}", details)
+        missed = " or ".join(f"{one.value:.12g}" for one in numbers)
+        return Verdict(float(right), told if right else f"{told}, not {missed}", details)
 
     def _equal(self, read: Read, wanted: Read) -> bool:
         if read.percent == wanted.percent:

@@ -84,8 +84,15 @@ class Judge(Grader):
 
     def refuse_family(self, experiment: Experiment, names: Iterable[str]) -> None:
         """Raises ConfigError where one of these models is of the judge's family, and that is not allowed."""
+        names = sorted(names)
+        unknown = [name for name in names if name in experiment.recorded and not experiment.recorded[name].model]
+        if unknown and not self.same_family_allowed:
+            raise ConfigError(
+                f"whether the judge is of the family of {unknown[0]!r} is not known: give [recorded.{unknown[0]}] the "
+                'provider\'s name for it, such as model = "vendor/name", or set allow_same_family = true in [grader]'
+            )
         own = families(self._llm().model_id)
-        same = sorted(name for name in names if own & families(self._model_id(experiment, name)))
+        same = [name for name in names if own & families(self._model_id(experiment, name))]
         if same and not self.same_family_allowed:
             raise ConfigError(
                 f"the judge {self._llm().model_id!r} is of the same family as {same[0]!r}, which it is to judge: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, NoReturn
@@ -180,21 +181,17 @@ class _Run:
         if model not in self.models:
             raise UsageError(f"the policy chose {model!r}, which is not among {', '.join(self.models.names())}")
         if any(model == name for name, _ in self.tried):
-            raise UsageError(f"the policy chose {model!r} a second time for the task {self.task.id!r}")
+            raise UsageError(_second(model, self.task))
         answer = self.experiment.recorded[model].answers[self.task.id]
         self.tried.append((model, answer))
-        sure = answer.confidence
-        return Trial(model, answer.text, check=self._check(model, answer), confidence=sure, asked=sure is not None)
+        return _trial(model, answer, self._check(model, answer))
 
     def _check(self, model: str, answer: RecordedAnswer) -> str:
         accuracy = self.arm.checker
         if accuracy is None:
             return ""
         if answer.score is None:
-            raise UsageError(
-                f"there is no verdict on the answer of {model!r} to the task {self.task.id!r}: name the "
-                "column with it (`score`), which the simulated checker knows"
-            )
+            raise UsageError(_no_verdict(model, self.task))
         chance = says_wrong(accuracy, answer.score)
         return WRONG if uniform(self.experiment.seed, self.task.id, self.repeat, model) < chance else ""
 
@@ -230,24 +227,53 @@ def expected(experiment: Experiment, arm: Arm) -> Mapping[str, tuple[float, floa
     models, policy = models_of(experiment, arm), policy_of_arm(experiment, arm)
     if policy is None or arm.checker is None:
         raise ConfigError(f"arm {arm.name!r} is no cascade with a checker: there is nothing to expect")
-    return {task.id: _expected(experiment, arm, models, policy, task) for task in experiment.tasks}
+    found = {}
+    for task in experiment.tasks:
+        expecting = _Expected(experiment, arm, models, policy, task)
+        score, cost = expecting.of(policy.choose(expecting.request, models), ())
+        found[task.id] = (score, None if math.isnan(cost) else cost)
+    return found
 
 
-def _expected(
-    experiment: Experiment, arm: Arm, models: ModelRegistry, policy: RoutingPolicy, task: Task
-) -> tuple[float, float | None]:
-    assert arm.checker is not None
-    request, reached, score, cost = request_of(task), 1.0, 0.0, Decimal(0)
-    choice: Choice | None = policy.choose(request, models)
-    known = True
-    while choice is not None:
-        answer = experiment.recorded[choice.model].answers[task.id]
-        if answer.score is None:
-            raise ConfigError(f"arm {arm.name!r}: there is no verdict on the answer of {choice.model!r} to {task.id!r}")
-        chance = says_wrong(arm.checker, answer.score)
-        known = known and answer.cost is not None
-        cost += Decimal(reached) * (answer.cost or 0)
-        after = policy.escalate(request, models, Trial(choice.model, answer.text, check=WRONG))
-        score += reached * answer.score * (1.0 if after is None else 1 - chance)
-        reached, choice = reached * chance, after
-    return score, float(cost) if known else None
+class _Expected:
+    """What a task comes to on average, by each of the two things that the checker may say."""
+
+    def __init__(
+        self, experiment: Experiment, arm: Arm, models: ModelRegistry, policy: RoutingPolicy, task: Task
+    ) -> None:
+        self.experiment, self.arm, self.models, self.policy, self.task = experiment, arm, models, policy, task
+        self.request = request_of(task)
+
+    def of(self, choice: Choice, tried: tuple[str, ...]) -> tuple[float, float]:
+        """Score and cost from this choice on, after those that were tried; a cost that is not known is not a number."""
+        if choice.model in tried:
+            raise ConfigError(f"arm {self.arm.name!r}: {_second(choice.model, self.task)}")
+        answer = self.experiment.recorded[choice.model].answers[self.task.id]
+        if answer.score is None or self.arm.checker is None:
+            raise ConfigError(f"arm {self.arm.name!r}: {_no_verdict(choice.model, self.task)}")
+        wrong = says_wrong(self.arm.checker, answer.score)
+        score, cost = 0.0, math.nan if answer.cost is None else float(answer.cost)
+        for chance, check in ((wrong, WRONG), (1 - wrong, "")):
+            after = self.policy.escalate(self.request, self.models, _trial(choice.model, answer, check))
+            if after is None or not chance:
+                score += chance * answer.score
+            else:
+                more = self.of(after, (*tried, choice.model))
+                score, cost = score + chance * more[0], cost + chance * more[1]
+        return score, cost
+
+
+def _trial(model: str, answer: RecordedAnswer, check: str) -> Trial:
+    sure = answer.confidence
+    return Trial(model, answer.text, check=check, confidence=sure, asked=sure is not None)
+
+
+def _second(model: str, task: Task) -> str:
+    return f"the policy chose {model!r} a second time for the task {task.id!r}"
+
+
+def _no_verdict(model: str, task: Task) -> str:
+    return (
+        f"there is no verdict on the answer of {model!r} to the task {task.id!r}: name the column with it (`score`), "
+        "which the simulated checker knows"
+    )

@@ -12,6 +12,8 @@ from registry.errors import ConfigError
 from registry.toml_file import Table, nearest, shown
 
 MAX_ROWS = 1_000_000
+MAX_BYTES = 1 << 30
+"""Of all files of a table together: what is read of them is kept in memory."""
 MAX_LINE = 16 * 1024 * 1024
 """Characters of a line of JSON."""
 GLOB = "*?["
@@ -76,7 +78,10 @@ def rows_of(table: Table, base: Path | None) -> Iterator[Row]:
     assert text is not None
     if base is None:
         table.wrong("file", "there are no files here: give `rows`")
-    for path in _files(table, base, text):
+    files = _files(table, base, text)
+    if sum(path.stat().st_size for path in files) > MAX_BYTES:
+        table.wrong("file", f"its files have more than {MAX_BYTES >> 20:,} MiB together")
+    for path in files:
         yield from _limited(_read(path), str(path))
 
 

@@ -237,6 +237,14 @@ async def test_a_model_on_file_has_the_family_that_the_experiment_says():
         await grade_all(mine, [outcome("18", models=("weak",))], models=models)
 
 
+def test_a_model_on_file_whose_family_is_not_known_is_asked_for():
+    mine = experiment()
+    recorded = {"weak": RecordedModel("weak", {"t": RecordedAnswer("18")})}
+    mine = Experiment("x", mine.tasks, (Arm("a", "recorded", among=("weak",)),), mine.grader, recorded=recorded)
+    with pytest.raises(ConfigError, match=r"of the family of 'weak' is not known: give \[recorded.weak\]"):
+        check_grader(mine, registry(Scripted(lambda seen: {})))
+
+
 def test_a_judge_is_checked_before_anything_is_run():
     check_grader(experiment(), registry(Scripted(lambda seen: {})))
     with pytest.raises(ConfigError, match="same family as 'small'"):

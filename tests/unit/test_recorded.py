@@ -200,6 +200,9 @@ def test_what_has_no_end_is_not_read_to_it(tmp_path, monkeypatch):
     (tmp_path / "open.csv").write_text('prompt\n"' + "x" * 200_000)
     with pytest.raises(ConfigError, match="row 1"):
         tasks(tmp_path, file="open.csv")
+    monkeypatch.setattr(recorded_rows, "MAX_BYTES", 1_000)
+    with pytest.raises(ConfigError, match="its files have more than 0 MiB together"):
+        tasks(tmp_path, file="*.csv")
     (tmp_path / "x.txt").write_text("")
     with pytest.raises(ConfigError, match=r"must be a \.csv or \.jsonl file"):
         tasks(tmp_path, file="x.txt")

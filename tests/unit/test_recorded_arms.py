@@ -168,6 +168,60 @@ def test_a_cascade_agrees_with_what_its_checker_makes_of_it(accuracy):
     assert sum(spent for _, spent in exact.values()) / n == pytest.approx(cost)
 
 
+@pytest.mark.parametrize("accuracy", [0.3, 0.8, 1.0])
+def test_three_models_and_their_confidence_agree_with_what_is_expected(accuracy):
+    """The first is asked how sure it is, too: below the threshold it is escalated whatever the checker says."""
+    n = 2_000
+    mine = experiment(n=n)
+    for name, scores, cost, sure in (
+        ("weak", (1, 0, 0.5, 0), 1, (0.9, 0.9, 0.2, None)),
+        ("best", (1, 1, 1, 0), 50, (None,)),
+    ):
+        mine.recorded[name] = RecordedModel(
+            name,
+            {
+                task.id: RecordedAnswer("x", float(scores[i % 4]), Decimal(cost), confidence=sure[i % len(sure)])
+                for i, task in enumerate(mine.tasks)
+            },
+        )
+    routing = {"use": "cascade", "models": ["weak", "strong", "best"]}
+    three = arm(routing, among=("weak", "strong", "best"), checker=accuracy)
+    got = list(recorded_outcomes(mine, three))
+    exact = expected(mine, three)
+    by_hand = {}
+    for i in range(4):
+        w, s, b = ((1, 1, 1), (0, 1, 1), (0.5, 0, 1), (0, 1, 0))[i]
+        first = 1.0 if i == 2 else accuracy * (1 - w) + (1 - accuracy) * w
+        second = accuracy * (1 - s) + (1 - accuracy) * s
+        by_hand[f"t{i}"] = (
+            (1 - first) * w + first * ((1 - second) * s + second * b),
+            1 + first * (float(STRONG) + second * 50),
+        )
+    for task, (score, cost) in by_hand.items():
+        assert exact[task] == (pytest.approx(score), pytest.approx(cost))
+    assert sum(one.recorded_score for one in got) / n == pytest.approx(
+        sum(score for score, _ in by_hand.values()) / 4, abs=4 * 0.5 / math.sqrt(n)
+    )
+    assert float(sum(one.cost for one in got)) / n == pytest.approx(
+        sum(cost for _, cost in by_hand.values()) / 4, abs=4 * 25 / math.sqrt(n)
+    )
+
+
+class Endless(Longest):
+    """A policy that tries the same model again and again."""
+
+    def escalate(self, request, models, tried):
+        return self.choose(request, models)
+
+
+def test_a_policy_that_never_ends_is_told(monkeypatch):
+    endless = Endless(("weak", "strong"), 0)
+    monkeypatch.setattr(Longest, "read", classmethod(lambda cls, value: endless))
+    for run in (lambda arm: list(recorded_outcomes(experiment(), arm)), lambda arm: expected(experiment(), arm)):
+        with pytest.raises(ConfigError, match="the policy chose 'strong' a second time for the task 't0'"):
+            run(arm("longest", checker=0.5))
+
+
 def test_the_curve_over_checkers_saves_at_the_quality_of_the_strong_model_alone():
     """A checker right 3 times in 4: escalated are 1 - a of what the weak one got right, a of what it got wrong."""
     costs, qualities = [], []
