@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from math import fsum
 from typing import Any
 
-from registry.learned_route import LearnedPolicy
+from registry.learned_route import LearnedPolicy, RouteModel
 from registry.routing import RouteRequest
 
 from .curves import apgr_samples, curve_of, oracle_order
-from .fit_choice import FOLDS, Wish, chosen, threshold_for
+from .fit_choice import FOLDS, Chosen, Wish, chosen, threshold_for
 from .fit_data import FitData, check_data
 from .fit_model import Seen, Space, fitted, rounded
 from .needs import needed
@@ -83,11 +83,7 @@ def fit_policy(
 ) -> LearnedPolicy:
     """A policy fitted on all these tasks, chosen by cross-validation among them. `weak` and `strong`: the models' names
     or roles. Raises ConfigError where nothing can be learned or scikit-learn is missing."""
-    check_data(data)
-    seen = Seen.of(data)
-    best = chosen(data, seen, seed=seed)
-    space = Space(seen)
-    model = fitted(space, space.matrix(seen), data.weak, data.strong, best.penalty)
+    model, best = trained(data, seed)
     cross_validated = _interval(best.scores, data, seed)
     told = {
         **(about or {}),
@@ -105,6 +101,16 @@ def fit_policy(
         "seed": seed,
     }
     return LearnedPolicy(weak, strong, rounded(threshold_for(wish, best.scores, data)), model, told)
+
+
+def trained(data: FitData, seed: int = 0) -> tuple[RouteModel, Chosen]:
+    """The model of a policy fitted on all these tasks, and what cross-validation among them told. Raises ConfigError as
+    `fit_policy`."""
+    check_data(data)
+    seen = Seen.of(data)
+    best = chosen(data, seen, seed=seed)
+    space = Space(seen)
+    return fitted(space, space.matrix(seen), data.weak, data.strong, best.penalty), best
 
 
 def judge(policy: LearnedPolicy, data: FitData, fitted_on: FitData, *, seed: int = 0) -> Judged:
