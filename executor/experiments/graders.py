@@ -6,10 +6,12 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from executor.plain_errors import plain_errors
 from registry.errors import ConfigError
 from registry.models import ModelRegistry
+from registry.routing_config import table_of
 from registry.toml_file import Table, nearest
 
 from .graders_base import Grader
@@ -90,13 +92,24 @@ def _check_verdicts(experiment: Experiment) -> None:
 
 
 def _answering(experiment: Experiment, models: ModelRegistry) -> Iterator[str]:
-    """The models that will answer, as far as the arms say it: those on file, and those that have a job's roles."""
+    """The models that will answer, as far as the arms say it: those on file, and those that jobs may be routed to."""
     for arm in experiment.arms:
         yield from arm.among
         if arm.kind == "job":
             roles = arm.options.get("roles")
             own = models.with_roles(roles) if isinstance(roles, Mapping) else models
-            yield from (own.name_of(own.for_role(role)) for role in ("general", "smart"))
+            for name in ("smart", *(_routed_to(arm.routing) or ("general", "fast", "reasoning"))):
+                yield own.name_of(own.resolve(name))
+
+
+def _routed_to(routing: Any) -> tuple[str, ...]:
+    """The models and roles that a routing as data names; none where it leaves that to hints or to others."""
+    if routing is None:
+        return ()
+    table = table_of(routing)
+    models = table.get("models", ())
+    named = (table.get("model"), table.get("default"), *(models.values() if isinstance(models, Mapping) else models))
+    return tuple(name for name in named if isinstance(name, str))
 
 
 async def grade_all(

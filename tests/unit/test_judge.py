@@ -259,6 +259,32 @@ def test_a_judge_is_checked_before_anything_is_run():
         check_grader(experiment(), bare)
 
 
+@pytest.mark.parametrize(
+    ("routing", "roles", "refused"),
+    [
+        (None, {}, True),
+        ("hint", {}, True),
+        ("fixed:small", {}, False),
+        ("fixed:kin", {}, True),
+        ({"use": "cascade", "models": ["small", "kin"]}, {}, True),
+        ({"use": "cascade", "models": ["fast", "small"]}, {}, False),
+        ({"use": "table", "models": {"a": "kin"}, "default": "small"}, {}, True),
+        ("fixed:small", {"smart": "kin"}, True),
+    ],
+)
+def test_models_that_jobs_may_be_routed_to_are_looked_at_before_anything_is_run(routing, roles, refused):
+    models = registry(Scripted(lambda seen: {}))
+    models.register("kin", ScriptedLLM([], model_id="arbiter-small"), ["reasoning"])
+    mine = experiment()
+    options = {"roles": {"smart": "small", **roles}}
+    mine = Experiment("x", mine.tasks, (Arm("a", options=options, routing=routing),), mine.grader)
+    if refused:
+        with pytest.raises(ConfigError, match="same family as 'kin'"):
+            check_grader(mine, models)
+    else:
+        check_grader(mine, models)
+
+
 async def test_a_judge_needs_models():
     check_grader(experiment())
     with pytest.raises(ConfigError, match="there are no models here"):
