@@ -293,7 +293,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "the same in short": (changed("arms/small/routing", "learned:/etc/passwd"), "experiment_invalid", "reads a file"),
     "the same among the options": (
-        changed("arms/small/options", {"routing": "learned:/etc/passwd"}),
+        changed("arms/small", {"options": {"routing": "learned:/etc/passwd"}}),
         "experiment_invalid", "reads a file",
     ),
     "a policy that is code": (changed("arms/small/routing", "os:system"), "experiment_invalid", "code"),

@@ -21,7 +21,7 @@ def live(*arms: str, count: int = 3, **more: Any) -> dict[str, Any]:
     return {
         "experiment": {"name": "live", "tasks": tasks(**dict.fromkeys(names, "42")), **more},
         "grader": {"use": "contains"},
-        "arms": {arm: {"mode": "react"} for arm in arms},
+        "arms": {arm: {"mode": "react", "routing": f"fixed:{arm}"} for arm in arms},
     }
 
 
