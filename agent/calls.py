@@ -268,7 +268,7 @@ class ToolRunner:
         tell("call", status=status, call_id=call.id, key=key, tool_name=tool.name, **end.to_json())
         _tell_done(tell, tool.name, place.iteration, end)
         if not (tool.read_only or end.known or (asked.known is not None and asked.known.over is not None)):
-            await self.services.barrier()  # what was done must be known before anything is made of it
+            self.services.store()  # at once; what follows from it, a reply or another call, is only used behind it
         return self._ran(asked, tool, arguments, counts_as, end)
 
     def _ran(self, asked: _Asked, tool: Tool, arguments: dict[str, Any], counts_as: str, end: CallEnd) -> Ran:

@@ -21,6 +21,10 @@ async def at_once() -> None:
     """Nothing has to be stored."""
 
 
+def nothing() -> None:
+    """As `at_once`, for what is not waited for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """All optional: an agent of its own has a stand-in for each.
@@ -29,7 +33,8 @@ class Services:
     it. `cache`: answers of pure tools, shared by the job. `artifacts`: where tools' artifacts are kept. `marker`: the
     random code that delimits tools' text in this job (else one of the run's own). `taint`: where the text that the
     agent is given came from, as far as that is not to be trusted. `barrier` returns when all that was told so far is
-    kept for good: around each call that may change something. `activity` counts the calls, and may keep new ones from
+    kept for good: before each call that may change something; `store` begins to keep it, and waits for nobody: after
+    such a call. `activity` counts the calls, and may keep new ones from
     beginning. `past`: what is recorded of agents that were begun by another process.
     """
 
@@ -40,5 +45,6 @@ class Services:
     marker: str = ""
     taint: tuple[str, ...] = ()
     barrier: Callable[[], Awaitable[None]] = at_once
+    store: Callable[[], None] = nothing
     activity: Activity = field(default_factory=Activity)
     past: Mapping[Key, AgentPast] = field(default_factory=dict)

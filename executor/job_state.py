@@ -113,6 +113,7 @@ class JobState:
             self.artifacts,
             past.marker if past is not None else marker or new_marker(),
             barrier=self.barrier,
+            store=log.store,
             activity=self.activity,
             past={} if past is None else past.agents,
         )

@@ -58,6 +58,11 @@ class JobLog(ABC):
         """Returns when all that was appended so far is kept for good. Raises OwnershipLostError."""
         self.flush()
 
+    def store(self) -> None:
+        """Begins to keep what was appended so far, at once, and waits for nobody: events are kept in order, so that
+        whoever waits for a later one waits for it."""
+        self.flush()
+
     @abstractmethod
     async def history(self) -> tuple[Event, ...]:
         """All that was appended so far, internal channels included. Raises OwnershipLostError."""

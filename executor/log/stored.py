@@ -102,6 +102,12 @@ class StoredLog(JobLog):
         if self._failed is not None:
             raise LogFailedError(f"{type(self._failed).__name__}: {self._failed}") from self._failed
 
+    def store(self) -> None:
+        """Begins to write what was appended so far; with what comes before the writer has its turn."""
+        self.flush()
+        if self._new:
+            self._wanted.set()
+
     def goes_on(self, part: int) -> None:
         """The job goes on: its next answer is this part, a number that no reader has seen."""
         self._part = part

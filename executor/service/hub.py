@@ -166,6 +166,8 @@ class EventHub:
 
     async def _fetch(self, shared: Shared) -> None:
         feed = shared.feed
+        async with self._news:
+            await self.database.patiently("events.watch", feed.job_id)
         while not feed.ended:
             shared.news.clear()
             page = await self._read(shared, feed.seq, self._news)

@@ -54,6 +54,38 @@ async def test_what_was_appended_before_a_barrier_is_stored_after_it(database: D
         assert [row["channel"] for row in public] == ["phase"]
 
 
+async def test_what_is_to_be_stored_is_written_at_once_though_nobody_waits(database: Database) -> None:
+    async with writing(database) as log:
+        log.append("call", {"status": "end", "key": "k"})
+        log.store()
+        async with asyncio.timeout(5):
+            while not await stored(database):
+                await asyncio.sleep(0.001)
+        log.store()  # nothing is left to be written
+        log.append("phase", {"phase": "planning"})
+        await log.barrier()
+        assert [row["channel"] for row in await stored(database)] == ["call", "phase"]
+
+
+async def test_readers_are_notified_once_there_was_one(database: Database) -> None:
+    heard: list[str] = []
+    async with writing(database) as log, database.listening(["dw_events"], lambda _, job: heard.append(job), list):
+        log.append("phase", {"phase": "planning"})
+        await log.barrier()
+        await database.rows("events.watch", "j1")
+        log.append("phase", {"phase": "executing"})
+        await log.barrier()
+        async with asyncio.timeout(5):
+            while not heard:
+                await asyncio.sleep(0.001)
+        assert heard == ["j1"]
+        log.append("phase", {"phase": "analyzing"})
+        await log.barrier()
+        async with asyncio.timeout(5):
+            while len(heard) < 2:
+                await asyncio.sleep(0.001)
+
+
 async def test_barriers_at_once_share_statements(database: Database) -> None:
     async with writing(database) as log:
         statements = 0

@@ -4,6 +4,11 @@
 -- The seq of the last event of a tenant's job.
 select seq from dw_jobs where id = $1 and tenant = $2
 
+-- name: watch
+-- From now on whoever writes to the job notifies its readers. What was written before is read after this; what is
+-- written at the same time waits for the row, and then knows.
+update dw_jobs set watched = true where id = $1 and not watched and ended_at is null
+
 -- name: page
 -- The public events after a seq, oldest first: $3 at most, and no more than $4 bytes where that is more than one. The
 -- job's own columns stand on each row, in one snapshot with the events: has it ended, there is nothing behind `last`

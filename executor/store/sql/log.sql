@@ -15,7 +15,8 @@ where id = $1 and ended_at is null and not (status = 'queued' and batch is not n
 returning *, exists (select from dw_inbox where job = dw_jobs.id) as spoken_to
 
 -- name: append
--- One statement: checks the owner, advances seq, stores the events, wakes the readers. No row: ownership is lost.
+-- One statement: checks the owner, advances seq, stores the events, wakes the readers where there were any
+-- (`events.watch`). No row: ownership is lost.
 -- $3 is the seq that the writer believes to be the last one; $4 status and $5 summary are null where nothing changes.
 -- $6: the events, each an array; one value is made and read in half the time of five arrays.
 with owned as (
@@ -27,7 +28,7 @@ with owned as (
         cost_usd = coalesce($7, cost_usd),
         owner = case when $5::jsonb is null then owner end
     where id = $1 and owner = $2 and seq = $3
-    returning id, seq, cancel
+    returning id, seq, cancel, watched
 ), written as (
     insert into dw_events (job, seq, ts, channel, step_id, public, payload)
     select owned.id, $3 + place, (event -> 1)::double precision, event ->> 0, event ->> 2, (event -> 3)::boolean,
@@ -36,7 +37,7 @@ with owned as (
 )
 select owned.seq, owned.cancel,
     exists (select from dw_inbox where job = owned.id and taken_at is null) as letters,
-    pg_notify('dw_events', owned.id)
+    case when owned.watched then pg_notify('dw_events', owned.id) end
 from owned
 
 -- name: take_letters
