@@ -11,6 +11,7 @@ from typing import Any
 from executor.plain_errors import plain_errors
 from registry.errors import ConfigError
 from registry.models import ModelRegistry
+from registry.routing import RoutingPolicy
 from registry.routing_config import table_of
 from registry.toml_file import Table, nearest
 
@@ -106,7 +107,7 @@ def _routed_to(routing: Any) -> tuple[str, ...]:
     """The models and roles that a routing as data names; none where it leaves that to hints or to others."""
     if routing is None:
         return ()
-    table = table_of(routing)
+    table = routing.to_json() if isinstance(routing, RoutingPolicy) else table_of(routing)
     models = table.get("models", ())
     named = (table.get("model"), table.get("default"), *(models.values() if isinstance(models, Mapping) else models))
     return tuple(name for name in named if isinstance(name, str))
