@@ -1,10 +1,11 @@
 """The closing sentence of a report, from its figures alone: what to use, what it saves, how sure.
 
 The rule. The *best* arm is the one of the highest quality. An arm *does as well* where its difference to the best is,
-at the lower end of its interval, no more than the margin below it; the intervals of all these comparisons hold jointly
-at 95 %. Of the arms that do as well the cheapest is to be used. An arm is *worse* where the interval excludes 0 and the
-p-value, corrected for all pairs, is below 0.05. A cheaper arm that neither does as well nor is worse is told as what it
-is: undecided, with how many tasks would decide it. That no difference is shown never counts as equality.
+at the lower end of its interval, less than the margin below it; the intervals of all these comparisons hold jointly at
+95 %. An arm is *cheaper* where the interval of its cost, in times the best's, lies below 1. Of the cheaper arms that do
+as well the cheapest is to be used; where there is none, the best. An arm is *worse* where the interval excludes 0 and
+the p-value, corrected for all pairs, is below 0.05. A cheaper arm that neither does as well nor is worse is told as
+what it is: undecided, with how many tasks would decide it. That no difference is shown never counts as equality.
 """
 
 from __future__ import annotations
@@ -53,23 +54,25 @@ class _Choice:
         """All of them."""
         if self.best.name not in self.costs or len(self.costs) < 2:
             return self._of_quality()
-        as_well = [self.best.name, *(name for name in self.to_best if name in self.costs and self._as_well(name))]
-        chosen = min(
-            as_well, key=lambda name: (self.costs[name], -_mean(self.report.arm(name)), name != self.best.name)
-        )
+        cheaper = [name for name in self.to_best if name in self.costs and self._cheaper_than_best(name)]
+        as_well = [self.best.name, *filter(self._as_well, cheaper)]
+        chosen = min(as_well, key=lambda name: (self.costs[name], -_mean(self.report.arm(name))))
         undecided = [
             name
-            for name in self.to_best
-            if name not in as_well and name in self.costs and self.costs[name] < self.costs[chosen]
-            and not self._worse(name)
-        ]  # fmt: skip
+            for name in cheaper
+            if name not in as_well and self.costs[name] < self.costs[chosen] and not self._worse(name)
+        ]
         if chosen != self.best.name:
-            return [*self._cheaper(chosen), *self._undecided(undecided, chosen), *self._supposes(chosen)]
+            return [*self._use(chosen), *self._undecided(undecided, chosen), *self._supposes(chosen)]
         if undecided:
             return [*self._open(undecided), *self._supposes(self.best.name)]
         return [*self._the_best(), *self._supposes(self.best.name)]
 
     # What is shown
+
+    def _cheaper_than_best(self, name: str) -> bool:
+        ratio = self.to_best[name].ratio
+        return ratio is not None and ratio.high < 1
 
     def _as_well(self, name: str) -> bool:
         return self.to_best[name].quality.low > -self.margin
@@ -100,7 +103,7 @@ class _Choice:
             f"is not to say that there is none{self._would_decide(found)}.",
         ]
 
-    def _cheaper(self, chosen: str) -> list[str]:
+    def _use(self, chosen: str) -> list[str]:
         arm, found = self.report.arm(chosen), self.to_best[chosen]
         told = (
             f"which is {_lower(found.quality.mean)}"
@@ -116,7 +119,7 @@ class _Choice:
     def _the_best(self) -> list[str]:
         name = self.best.name
         told = [f"Use {name}, the best: {_quality(self.best)}.", *self._against_reference()]
-        cheaper = [other for other in self.to_best if other in self.costs and self.costs[other] < self.costs[name]]
+        cheaper = [other for other in self.to_best if other in self.costs and self._cheaper_than_best(other)]
         if cheaper:
             near = max(cheaper, key=lambda other: (_mean(self.report.arm(other)), -self.costs[other]))
             found = self.to_best[near]
@@ -129,7 +132,9 @@ class _Choice:
             second = max(self.to_best, key=lambda other: _mean(self.report.arm(other)))
             found = self.to_best[second]
             less = f": {_compared(_inverse(found.ratio), second)}" if found.ratio is not None else ""
-            told.append(f"It costs {usd(self.costs[name])} a task, and no arm costs less{less}.")
+            least = self.costs[name] == min(self.costs.values())
+            none = "no arm costs less" if least else "no arm is shown to cost less"
+            told.append(f"It costs {usd(self.costs[name])} a task, and {none}{less}.")
             if not shown(found):
                 told.append(
                     f"That it is also better than the next best, {second}, is not shown: no difference is "
@@ -144,9 +149,10 @@ class _Choice:
             return []
         sure = f"95 %: {signed(found.quality.low)} to {signed(found.quality.high)}, {self._p(found)}"
         if shown(found):
-            told = f"Its quality is {abs(100 * found.quality.mean):.1f} points above that of {found.other} ({sure})"
+            told = f"{found.arm} is {abs(100 * found.quality.mean):.1f} points better than {found.other} ({sure})"
         else:
-            told = f"That it is better than {found.other} is not shown: {signed(found.quality.mean)} points ({sure})"
+            better = f"That {found.arm} is better than {found.other}"
+            told = f"{better} is not shown: {signed(found.quality.mean)} points ({sure})"
         return [f"{told}; it costs {_compared(found.ratio, found.other)}." if found.ratio is not None else f"{told}."]
 
     def _open(self, undecided: Sequence[str]) -> list[str]:

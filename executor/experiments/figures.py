@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 
 from .stats import Estimate
+
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufffe\uffff]")
+"""What XML does not allow, no page shows, or turns the direction of reading."""
+
+
+def printable(text: str) -> str:
+    """The text with such characters as escapes."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def percent(value: float, digits: int = 1) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from .figures import percent
+from .figures import percent, printable
 from .needs import needed
 from .plot_labels import Box, Label, covered, placed
 from .report_types import ArmReport, CurvePoint, Report
@@ -168,7 +168,8 @@ def _label(name: str, *, first: bool) -> str:
 
 def _plain(name: str) -> str:
     """A name that does not crowd the picture; matplotlib takes dollar signs for formulas."""
-    return (name if len(name) <= 34 else f"{name[:33]}…").replace("$", r"\$")
+    short = printable(" ".join(name.split()))
+    return (short if len(short) <= 34 else f"{short[:33]}…").replace("$", r"\$")
 
 
 def _front(axes: Axes, arms: Sequence[ArmReport]) -> None:
@@ -256,7 +257,9 @@ def _band(curve: Sequence[CurvePoint]) -> tuple[list[float], list[float], list[f
 def _svg(figure: Figure, name: str, title: str, *, standalone: bool) -> str:
     """The picture without what changes from run to run, its ids its own, its colours those of the page."""
     out = BytesIO()
-    figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Title": title})
+    figure.savefig(
+        out, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Title": printable(title)}
+    )
     text = out.getvalue().decode()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from html import escape
+import html
 
+from .figures import printable
 from .plots import DARK_PAPER, INK, PAPER, QUIET, cost_plot, router_plot, theme
 from .report_tables import Table, head_line, tables_of
 from .report_types import Report
@@ -71,6 +72,11 @@ _PAGE = """<!doctype html>
 </body>
 </html>
 """
+
+
+def escape(text: str) -> str:
+    """Text that can't be anything else, not even unseen."""
+    return html.escape(printable(text))
 
 
 def _table(table: Table) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from .figures import printable
 from .report_tables import Document, Table, document_of
 from .report_types import Report
 
@@ -33,7 +34,7 @@ def document_markdown(document: Document, plots: str | None = None) -> str:
 
 def escaped(text: str) -> str:
     """Text that Markdown shows as it is, on one line."""
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    return _SPECIAL.sub(r"\\\1", printable(" ".join(text.split())))
 
 
 def _table(table: Table) -> str:

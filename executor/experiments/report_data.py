@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from registry.messages import Usage
-
 from .stats import Estimate, mean_interval
 from .types import Arm, Cell, Experiment, Grade, Outcome, Task
 
@@ -100,11 +98,13 @@ def _whole(costs: Mapping[str, Sequence[Decimal | None]]) -> Iterator[tuple[str,
 
 def tokens_by_role(cells: Iterable[Outcome]) -> dict[str, dict[str, int]]:
     """Tokens by role, added up."""
-    sums: dict[str, Usage] = {}
+    sums: dict[str, list[int]] = {}
     for outcome in cells:
         for role, usage in outcome.by_role.items():
-            sums[role] = sums.get(role, Usage.zero()) + usage
-    return {role: {"input": usage.input_tokens, "output": usage.output_tokens} for role, usage in sorted(sums.items())}
+            both = sums.setdefault(role, [0, 0])
+            both[0] += usage.input_tokens
+            both[1] += usage.output_tokens
+    return {role: {"input": both[0], "output": both[1]} for role, both in sorted(sums.items())}
 
 
 def models_of_cells(cells: Iterable[Outcome]) -> dict[str, int]:

@@ -229,7 +229,7 @@ class Resampled:
         samples = resamples or max(1_000, min(RESAMPLES, 12_000_000 // tasks))
         draw = np.random.default_rng(seed)
         self.tasks = tasks
-        self.counts: Any = np.empty((samples, tasks), dtype=np.float32)
+        self.counts: Any = np.empty((samples, tasks))
         for sample in range(samples):
             self.counts[sample] = np.bincount(draw.integers(0, tasks, tasks), minlength=tasks)
 
