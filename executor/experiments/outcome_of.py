@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
+from executor.log.file import CUT
 from executor.recovery.past_time import PastTime
 from executor.routed import is_choice
+from executor.tally import Tally
 from registry.budget import NOTHING, Amount, cost_of
 from registry.messages import Event, Usage
 
@@ -23,11 +25,13 @@ def outcome_of(
 ) -> Outcome:
     """The outcome of a job that has ended. `summary` is the job in its public shape (`Job.to_json`), `events` its log,
     internal channels included: it says what came from the cache and how long the job worked, times without a process
-    left out. Without events the latency is the job's whole time."""
+    left out. A call that was cut off because the run was interrupted counts as spent, but is no cost of the arm's.
+    Without events the latency is the job's whole time."""
     told = _Log()
     for event in events:
         told.hear(event)
-    usage = Usage.from_json(summary["usage"])
+    tally = told.tally if told.cut else _tally_of(summary["usage"])
+    usage = tally.usage
     steps = summary["steps"]
     models = Counter(step["model"] for step in steps if step.get("model")) or Counter(told.agent[-1:])
     latency = told.seconds if told.heard else float(summary["elapsed"])
@@ -39,8 +43,8 @@ def outcome_of(
         summary["error_code"],
         usage.cost,
         usage,
-        _usages(summary["usage"]["by_role"]),
-        _usages(summary["usage"]["by_model"]),
+        dict(tally.by_role),
+        dict(tally.by_model),
         None if told.cached else latency,
         summary["rounds"],
         len(steps),
@@ -70,6 +74,8 @@ class _Log:
     def __init__(self) -> None:
         self.heard = False
         self.cached = 0
+        self.cut = False
+        self.tally = Tally()
         self.escalated: set[str | None] = set()
         self.agent: list[str] = []  # the models that were chosen for a single agent, one after the other
         self.spent = NOTHING
@@ -94,6 +100,10 @@ class _Log:
             self.escalated.add(event.step_id)
 
     def _turn(self, turn: Mapping[str, Any]) -> None:
+        if turn.get(CUT):
+            self.cut = True
+        else:
+            self.tally.add(turn["role"], turn["model"], Usage.recorded(turn["usage"]))
         if turn.get("cached"):
             self.cached += 1
             return
@@ -104,5 +114,6 @@ class _Log:
             self.spent += cost_of(Usage.recorded(turn["usage"]), None)
 
 
-def _usages(parts: Mapping[str, Any]) -> dict[str, Usage]:
-    return {name: Usage.from_json(part) for name, part in parts.items()}
+def _tally_of(told: Mapping[str, Any]) -> Tally:
+    parts = [{name: Usage.from_json(part) for name, part in told[by].items()} for by in ("by_role", "by_model")]
+    return Tally(Usage.from_json(told), *parts)

@@ -20,6 +20,8 @@ from .group_commit import GroupCommit, WriteFailedError
 
 END = "end"
 """The key of the last line: the job in its public shape."""
+CUT = "cut"
+"""The mark of a call that was on its way when the job was put down: it is made again."""
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError)
 
 
@@ -77,6 +79,11 @@ class FileLog(JobLog):
                 await self._writer.written()
         finally:
             self._file.close()
+
+    def _write(self, channel: str, payload: Mapping[str, Any], step_id: str | None) -> None:
+        if self.sealed and channel == "turn" and payload.get("result") is None:
+            payload = {**payload, CUT: True}
+        super()._write(channel, payload, step_id)
 
     def _keep(self, event: Event) -> None:
         head: dict[str, Any] = {"seq": event.seq, "ts": event.ts, "channel": event.channel}
