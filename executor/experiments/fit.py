@@ -108,9 +108,11 @@ def trained(data: FitData, seed: int = 0) -> tuple[RouteModel, Chosen]:
     `fit_policy`."""
     check_data(data)
     seen = Seen.of(data)
-    best = chosen(data, seen, seed=seed)
-    space = Space(seen)
-    return fitted(space, space.matrix(seen), data.weak, data.strong, best.penalty), best
+    # one thread: sums come out the same on any number of cores, and such small ones are not done sooner by more
+    with needed("threadpoolctl").threadpool_limits(1):
+        best = chosen(data, seen, seed=seed)
+        space = Space(seen)
+        return fitted(space, space.matrix(seen), data.weak, data.strong, best.penalty), best
 
 
 def judge(policy: LearnedPolicy, data: FitData, fitted_on: FitData, *, seed: int = 0) -> Judged:

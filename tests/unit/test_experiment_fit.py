@@ -10,7 +10,7 @@ import pytest
 
 from executor.experiments.curves import apgr
 from executor.experiments.fit import fit_policy, judge, judgement, kind_scores, scores_of, trained
-from executor.experiments.fit_choice import ALWAYS, NEVER, Wish, chosen, folds, threshold_at, threshold_for
+from executor.experiments.fit_choice import ALWAYS, NEVER, Wish, folds, threshold_at, threshold_for
 from executor.experiments.fit_data import FitData, check_data, check_split, fit_data_of, halves, model_of
 from executor.experiments.fit_model import MOST_WORDS, Seen, Space, fitted, gains
 from executor.experiments.types import Arm, Cell, Experiment, Grade, GraderSpec, Outcome, Task
@@ -165,7 +165,7 @@ def test_folds_hold_each_task_once_and_each_result_about_equally_often():
 
 
 def test_each_task_is_scored_by_fits_that_have_not_seen_it():
-    """Noise with words enough to remember each task by: what a fit has seen it orders well, what it hasn't by chance."""
+    """Noise, with words enough to remember each task by: only what a fit has seen is ordered better than by chance."""
     data, draw = tasks(300, rule=False), random.Random(2)
     data = replace(data, texts=[" ".join(f"w{draw.randrange(1000)}" for _ in range(40)) for _ in data.texts])
     remembered, best = trained(data)
