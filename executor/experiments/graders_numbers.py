@@ -20,14 +20,14 @@ RELATIVE = 1e-6
 NEAR = 200
 """Characters after a word such as "answer:" in which its number is looked for."""
 
-_DIGITS = r"(?:\d{1,3}(?:,\d{2,3}){0,12},\d{3}(?!\d)|\d{1,40})(?:\.\d{1,40})?|\.\d{1,40}"
+_DIGITS = r"(?:\d{1,3}(?:,\d{2,3}){0,12},\d{3}(?!\d)|\d{1,40})(?P<part>\.\d{1,40})?|(?P<bare>\.\d{1,40})"
 _POWER = (
     r"(?:[eE][+-]?\d{1,3}(?![\w.])|[ ]?(?:[\u00d7x*\u00b7]|\\times|\\cdot)[ ]?10[ ]?(?:\^|\*\*)[ ]?\{?[+-]?\d{1,3}\}?)"
 )
 _NUMBER = re.compile(
     rf"(?P<latex>(?P<latex_sign>-)?\\[dt]?frac\{{(?P<over>-?\d{{1,20}})\}}\{{(?P<under>\d{{1,20}})\}})"
     rf"|(?:(?<![\w)\].%])(?P<sign>[-+]))?(?:[$€£¥₹][ ]?(?P<inner>-)?)?(?<![\d/.])"
-    rf"(?P<digits>{_DIGITS})(?P<comma>,\d{{1,2}}(?![\d,]))?(?P<power>{_POWER})?"
+    rf"(?P<digits>{_DIGITS})(?(part)|(?(bare)|(?P<comma>,\d{{1,2}}(?![\d,]))?))(?P<power>{_POWER})?"
     rf"(?:(?:[ ](?P<whole_over>\d{{1,9}}))?[ ]?/[ ]?(?P<bottom>\d{{1,20}})(?![\d/.]))?"
     rf"(?:[ ]?(?P<glyph>[¼½¾⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞]))?"
     rf"(?P<after>[ ]?(?:%|\\%|percent\b|per[ ]cent\b)|[ ](?:thousand|million|billion|trillion)\b)?"

@@ -1,6 +1,7 @@
 """Graders by rule: what counts as right, what was read, and what is told of wrong tables."""
 
 import asyncio
+import math
 import time
 
 import pytest
@@ -113,7 +114,8 @@ NUMBERS = [
     ("$-5", -5), ("1{,}000", 1000), ("Answer: 5\n\nNot 7", 5), ("12,34,567", 1_234_567), ("1\u202f000\u202f000", 1e6),
     ("Total: $5\n#### 6 apples", 6), ("12*3=<<12*3=36>>36 ", 36), ("#### 5*3 = 15", 15), ("\u0663\u0664", 34),
     ("answer is 3 out of 10", 3), ("#### \n\nNothing", None), ("none", None), ("1/0", None), ("1e999", None),
-    (".5", 0.5), ("the answer is one; 7", 7), ("25 %", 25), ("\u22121/2", -0.5), ("v1.2.3", 1.2), ("#### -3.", -3),
+    (".5", 0.5), (".8,16", 16), ("1.5,16", 16), ("1,234,56", 1234.56),
+    ("the answer is one; 7", 7), ("25 %", 25), ("\u22121/2", -0.5), ("v1.2.3", 1.2), ("#### -3.", -3),
 ]  # fmt: skip
 
 
@@ -127,6 +129,16 @@ def test_the_final_number_of_an_answer(text, value):
 def test_a_number_is_read_as_it_was_written(value):
     for text in (f"So it is {value:,.2f}.", f"#### {value:.2f}", f"{value:.2f}", f"= {value!r} in all"):
         assert final_number(text).value == pytest.approx(value)
+
+
+PIECES = [*"0123456789,.+-/%$ e#{}*^()=", "\u00d7", "\u00bd", "\u202f", "\ud800", r"\frac{", r"\boxed{",
+          "answer is ", "#### ", "10^", " million", " percent", "000", "\n"]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
+def test_whatever_looks_like_a_number_is_read_or_not(text):
+    read = final_number(text)
+    assert read is None or math.isfinite(read.value)
 
 
 @given(st.text(max_size=60))
