@@ -19,6 +19,7 @@ from tests.support.service import Service
 
 from . import chromium
 from .tales import Told, answer, begun, billed, diamond, ended, phase, plan, tale, turn
+from .trials import experiment
 from .works import open_page, serving
 
 pytestmark = pytest.mark.heavy
@@ -172,13 +173,31 @@ async def failed(page: Page, service: Service) -> None:
     await expect(page.locator(".panel .trouble")).to_be_visible()
 
 
+async def experiments(page: Page, service: Service) -> None:
+    await experiment(service, None, name="by-length", ended=3)
+    await experiment(service, None)
+    await open_page(page, service.url, "#/experiments")
+    await expect(page.locator(".list.experiments li")).to_have_count(2)
+    await page.get_by_text("New experiment").click()
+
+
+async def an_experiment(page: Page, service: Service) -> None:
+    for goal in ("Compare three queue libraries", "Summarise last week's incidents, one line each"):
+        await tale(service, diamond(), goal=goal)
+    made = await experiment(service, None)
+    await open_page(page, service.url, f"#/experiments/{made}")
+    await expect(page.locator(".plot .point")).to_have_count(8)
+    await expect(page.locator(".conclusion")).to_contain_text("costs 47 % less")
+
+
 STATES: dict[str, State] = {
     "sign-in": signing_in, "new": new_job, "running": at_work, "done": done, "waiting": waiting, "failed": failed,
+    "experiments": experiments, "experiment": an_experiment,
 }  # fmt: skip
 
-PICTURES = ("running", "done", "done-narrow", "waiting", "failed-dark", "new")
+PICTURES = ("running", "done", "done-narrow", "waiting", "failed-dark", "new", "experiment")
 """Those that docs/page.md shows, and some more to look at."""
-TEXTS = "button, h1, h2, h3, dd, dt, .facts, .status, label, .dag text"
+TEXTS = "button, h1, h2, h3, dd, dt, .facts, .status, label, .dag text, .plot text"
 OVERFLOWING = """(texts) => [...document.querySelectorAll(texts)].filter((one) => {
     const box = one.getBoundingClientRect();
     if (!box.width || one.closest('.dagbox, .wide') && !one.closest('.step')) return false;

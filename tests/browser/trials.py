@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
+from executor.job_types import Job
 from executor.store.experiments import CellJob, ExperimentStore, NewExperiment
-from executor.store.jobs import new_id
+from registry.messages import Usage
 from tests.support.service import Service
 
 CELLS = 8
@@ -95,11 +97,12 @@ async def experiment(
 
 async def end_cells(service: Service, experiment: str, until: int) -> None:
     """The first so many cells end."""
-    usage = {"cost_usd": "0.0123", "partial": False, "input_tokens": 10, "output_tokens": 5}
-    summary = {"id": new_id(), "elapsed": 3.4, "usage": usage, "error_code": None}
+    usage = Usage(10, 5, cost=Decimal("0.0123"))
+    summary = Job("", "completed", "", "react", "An answer.", usage=usage, elapsed=3.4).to_json()
     async with service.database.connection() as connection:
         await connection.execute(
             "update dw_jobs set status = 'completed', held = false, started_at = coalesce(started_at, now()), "
-            "ended_at = now(), cost_usd = 0.0123, summary = $3 where batch = $1 and line <= $2 and ended_at is null",
+            "ended_at = now(), cost_usd = 0.0123, "
+            "summary = $3 || jsonb_build_object('goal', goal) where batch = $1 and line <= $2 and ended_at is null",
             experiment, until, summary,
         )  # fmt: skip
