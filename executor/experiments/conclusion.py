@@ -5,7 +5,8 @@ at the lower end of its interval, less than the margin below it; the intervals o
 95 %. An arm is *cheaper* where the interval of its cost, in times the best's, lies below 1. Of the cheaper arms that do
 as well the cheapest is to be used; where there is none, the best. An arm is *worse* where the interval excludes 0 and
 the p-value, corrected for all pairs, is below 0.05. A cheaper arm that neither does as well nor is worse is told as
-what it is: undecided, with how many tasks would decide it. That no difference is shown never counts as equality.
+what it is: undecided, with how many tasks would decide it. That no difference is shown never counts as equality. Arms
+with a simulated checker are no choice where there are others; what they would reach is told after it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def conclusion(report: Report) -> str:
         arm = judged[0]
         only = "There is one arm" if len(report.arms) == 1 else "Only one arm has scores"
         return f"{only}, {arm.name} ({_quality(arm)}): there is nothing to compare it with."
-    if any(not difference.n_tasks for difference in report.best.differences):
+    if any(not difference.n_tasks for difference in (*report.best.differences, *report.best.supposed)):
         return "The arms have no tasks in common yet: there is nothing to compare."
     return " ".join([*_so_far(report), *_Choice(report, report.best).sentences()])
 
@@ -46,12 +47,21 @@ class _Choice:
         self.report, self.margin, self.level = report, best.margin, best.level
         self.best = report.arm(best.arm)
         self.to_best: Mapping[str, Difference] = {difference.arm: difference for difference in best.differences}
+        self.supposed = best.supposed
         self.costs = {
-            arm.name: arm.cost.whole for arm in report.arms if arm.cost and arm.cost.whole is not None and arm.quality
+            arm.name: arm.cost.whole
+            for arm in report.arms
+            if arm.cost and arm.cost.whole is not None and (arm.name == best.arm or arm.name in self.to_best)
         }
 
     def sentences(self) -> list[str]:
         """All of them."""
+        if not self.to_best:
+            only = f"Of the arms without a simulated checker there is one, {self.best.name} ({_quality(self.best)})."
+            return [only, *self._supposed()]
+        return [*self._chosen(), *self._supposed()]
+
+    def _chosen(self) -> list[str]:
         if self.best.name not in self.costs or len(self.costs) < 2:
             return self._of_quality()
         cheaper = [name for name in self.to_best if name in self.costs and self._cheaper_than_best(name)]
@@ -71,8 +81,7 @@ class _Choice:
     # What is shown
 
     def _cheaper_than_best(self, name: str) -> bool:
-        ratio = self.to_best[name].ratio
-        return ratio is not None and ratio.high < 1
+        return _is_cheaper(self.to_best[name])
 
     def _as_well(self, name: str) -> bool:
         return self.to_best[name].quality.low > -self.margin
@@ -190,17 +199,35 @@ class _Choice:
             return f"{cost}."
         return f"{cost}, {_compared(found.ratio, found.other)}."
 
+    def _supposed(self) -> list[str]:
+        """What arms with a simulated checker would reach: the one that takes the least of a checker and yet does as
+        well as the best, for less."""
+        found = [one for one in self.supposed if one.quality.low > -self.margin and _is_cheaper(one)]
+        accuracy = {one.arm: self.report.arm(one.arm).checker or 1.0 for one in self.supposed}
+        if not found:
+            if not self.supposed:
+                return []
+            return [f"Of the arms with a simulated checker none does as well as {self.best.name} for less."]
+        one = min(found, key=lambda one: accuracy[one.arm])
+        assert one.ratio is not None
+        checker = f"If a checker were right {100 * accuracy[one.arm]:g} % of the time and cost nothing"
+        return [
+            f"{checker}, {one.arm} would reach {percent(_mean(self.report.arm(one.arm)))}, {signed(one.quality.mean)} points "
+            f"({self._told(one, len(self.supposed))}), for {_compared(one.ratio, one.other)}."
+        ]
+
     def _supposes(self, name: str) -> list[str]:
-        """What must be there for an arm to be used."""
+        """What must be there for an arm to be used, where all arms have simulated checkers."""
         checker = self.report.arm(name).checker
         if checker is None:
             return []
-        return [f"{name} supposes a checker that is right {100 * checker:g} % of the time and free of cost: here it is "
-                "simulated."]  # fmt: skip
+        told = f"{name} supposes a checker that is right {100 * checker:g} % of the time and free of cost"
+        return [f"{told}: here it is simulated."]
 
-    def _told(self, found: Difference) -> str:
-        """Interval and p-value of a comparison with the best."""
-        jointly = f"95 % jointly for {len(self.to_best)} comparisons" if len(self.to_best) > 1 else "95 %"
+    def _told(self, found: Difference, count: int | None = None) -> str:
+        """Interval and p-value of a comparison with the best, one of `count`."""
+        count = len(self.to_best) if count is None else count
+        jointly = f"95 % jointly for {count} comparisons" if count > 1 else "95 %"
         return f"{jointly}: {signed(found.quality.low)} to {signed(found.quality.high)}, {self._p(found)}"
 
     def _p(self, found: Difference) -> str:
@@ -222,6 +249,10 @@ class _Choice:
 def shown(found: Difference) -> bool:
     """Whether a difference in quality is shown: its interval excludes 0 and its corrected p-value is below 0.05."""
     return found.p_corrected < SIGNIFICANT and not found.quality.low <= 0 <= found.quality.high
+
+
+def _is_cheaper(found: Difference) -> bool:
+    return found.ratio is not None and found.ratio.high < 1
 
 
 def _mean(arm: ArmReport) -> float:

@@ -310,13 +310,19 @@ def _best(arms: Sequence[ArmReport], pairs: _Pairs, margin: float) -> Best | Non
     """The arm of the highest quality (of equal ones the cheapest) against all others: with as many comparisons as
     there are others, each interval is so wide that all of them hold together (Bonferroni)."""
     judged = [arm for arm in arms if arm.quality is not None]
-    if not judged:
+    real = [arm for arm in judged if arm.checker is None] or judged
+    if not real:
         return None
-    worth = {arm.name: arm.quality.mean for arm in judged if arm.quality is not None}
-    best = max(judged, key=lambda arm: (worth[arm.name], -_or_most(arm.cost.whole if arm.cost else None))).name
-    others = [arm.name for arm in judged if arm.name != best]
-    level = 1 - (1 - LEVEL) / max(1, len(others))
-    return Best(best, margin, level, tuple(pairs.of(name, best, level) for name in others))
+    worth = {arm.name: arm.quality.mean for arm in real if arm.quality is not None}
+    best = max(real, key=lambda arm: (worth[arm.name], -_or_most(arm.cost.whole if arm.cost else None))).name
+
+    def against(names: Sequence[str]) -> tuple[float, tuple[Difference, ...]]:
+        level = 1 - (1 - LEVEL) / max(1, len(names))
+        return level, tuple(pairs.of(name, best, level) for name in names)
+
+    level, differences = against([arm.name for arm in real if arm.name != best])
+    _, supposed = against([arm.name for arm in judged if arm not in real])
+    return Best(best, margin, level, differences, supposed)
 
 
 # Parts

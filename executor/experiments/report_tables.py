@@ -23,11 +23,12 @@ KIND_ARMS_NARROW = 3
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`wide`: only where there is room. `left`: a name rather than a figure."""
+    """`wide`: only where there is room. `page`: not on the terminal. `left`: a name rather than a figure."""
 
     name: str
     left: bool = False
     wide: bool = False
+    page: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Table:
 
     def within(self, room: int) -> Table:
         """Without as many of its wide columns, from the last on, as it takes to fit into so many characters."""
-        kept = list(range(len(self.columns)))
+        kept = [place for place, column in enumerate(self.columns) if not column.page]
         wide = [place for place in kept if self.columns[place].wide]
         while wide and sum(self.width(place) + GAP for place in kept) - GAP > room:
             kept.remove(wide.pop())
@@ -231,8 +232,9 @@ def work_table(report: Report) -> Table:
     """Time, failures, replans, escalations."""
     columns = (
         Column("Arm", left=True), Column("p50"), Column("p95"), Column("Cells"), Column("Failed"), Column("Replans"),
-        Column("Escalated"), Column("Cached calls", wide=True), Column("Models", left=True, wide=True),
+        Column("Escalated"), Column("Cached calls", wide=True), Column("Models", left=True, wide=True, page=True),
     )  # fmt: skip
+    models = sorted({model for arm in report.arms for model in arm.models})
     rows = tuple(
         (
             arm.name,
@@ -243,7 +245,7 @@ def work_table(report: Report) -> Table:
             f"{arm.replans:,}" if arm.kind == "job" else "",
             f"{arm.escalated:,}",
             f"{arm.cached_calls:,}",
-            ", ".join(f"{model} {count:,}" for model, count in arm.models.items()),
+            ", ".join(f"{model} {arm.models[model]:,}" for model in models if model in arm.models),
         )
         for arm in report.arms
         if arm.n_cells

@@ -187,17 +187,22 @@ class KindPart:
 @dataclass(frozen=True, slots=True)
 class Best:
     """The comparisons with the best arm, which the closing sentence rests on: their intervals hold jointly at 95 %,
-    each at `level`. `margin`: how much lower a quality may be and still do as well."""
+    each at `level`. `margin`: how much lower a quality may be and still do as well. Arms whose checker is simulated are
+    no choice where there are others: they are compared with the best of those in `supposed`, each at its own level."""
 
     arm: str
     margin: float
     level: float
     differences: tuple[Difference, ...]
+    supposed: tuple[Difference, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As in report.json."""
-        told = [difference.to_json() for difference in self.differences]
-        return {"arm": self.arm, "margin": self.margin, "level": self.level, "differences": told}
+        return {
+            "arm": self.arm, "margin": self.margin, "level": self.level,
+            "differences": [difference.to_json() for difference in self.differences],
+            "supposed": [difference.to_json() for difference in self.supposed],
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

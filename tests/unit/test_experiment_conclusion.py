@@ -103,9 +103,20 @@ def test_an_unfinished_run_says_so() -> None:
 
 
 def test_a_simulated_checker_is_told() -> None:
-    made = recorded_results(recorded(600))
-    told = report(made).conclusion
-    assert "cascade[checker=0.9] supposes a checker that is right 90 % of the time" in told
+    experiment = recorded(600)
+    told = report(recorded_results(experiment)).conclusion
+    assert "Use cascade" not in told
+    assert re.search(
+        r"If a checker were right 90 % of the time and cost nothing, cascade\[checker=0.9\] would reach", told
+    )
+    alone = replace(experiment, arms=tuple(arm for arm in experiment.arms if arm.checker is not None))
+    told = report(recorded_results(alone)).conclusion
+    assert told.startswith("Use cascade[checker=0.9]")
+    assert "supposes a checker that is right 90 % of the time" in told
+    one_real = replace(experiment, arms=tuple(arm for arm in experiment.arms if arm.checker or arm.name == "strong"))
+    told = report(recorded_results(one_real)).conclusion
+    assert told.startswith("Of the arms without a simulated checker there is one, strong")
+    assert "If a checker were right 90 %" in told
 
 
 def test_the_margin_decides() -> None:
@@ -158,7 +169,7 @@ def bootstrapped(one: Any, two: Any) -> tuple[float, float]:
 def expected_sentence(text: str, reference: str, margin: float) -> dict[str, Any]:
     """What to use, what it saves, how sure, by the rule of docs/experiments.md: written anew, with pandas' and numpy's
     means and Student's interval by hand."""
-    arms = read(text)
+    arms = {name: arm for name, arm in read(text).items() if "checker=" not in name}
     quality = {name: column(arm, "score") for name, arm in arms.items()}
     cost = {name: column(arm, "cost") for name, arm in arms.items()}
     best = max(arms, key=lambda name: (quality[name].mean(), -cost[name].mean()))
@@ -208,12 +219,16 @@ def test_the_sentence_is_what_the_csv_says(rate: float, repeats: int) -> None:
 
 
 def test_of_recorded_answers_too() -> None:
-    experiment = replace(recorded(800), reference="strong")
-    made = recorded_results(experiment)
+    made = recorded_results(replace(recorded(800), reference="strong"))
     told = report(made).conclusion
-    expected = expected_sentence(render_csv(made.experiment, made.outcomes, made.grades), "strong", MARGIN)
-    assert told.startswith(f"Use {expected['chosen']}")
-    found = re.search(r"(\d+) % less than strong \[(\d+), (\d+)\]", told)
+    text = render_csv(made.experiment, made.outcomes, made.grades)
+    expected = expected_sentence(text, "strong", MARGIN)
+    assert expected["best"] == expected["chosen"] == "strong"
+    assert f"{expected['quality']:.1f} %" in told
+    assert re.match(r"Use strong, the best: |With 800 tasks .* does as well as strong, the best ", told)
+    found = re.search(r"If a checker were right 90 % .* for (\d+) % less than strong \[(\d+), (\d+)\]", told)
     assert found is not None
-    assert float(found[1]) == pytest.approx(expected["saved"], abs=0.51)
-    assert (float(found[2]), float(found[3])) == pytest.approx(expected["saved_interval"], abs=1.01)
+    arms = read(text)
+    cascade, strong = (column(arms[name], "cost") for name in ("cascade[checker=0.9]", "strong"))
+    assert float(found[1]) == pytest.approx(100 * (1 - cascade.mean() / strong.mean()), abs=0.51)
+    assert (float(found[2]), float(found[3])) == pytest.approx(bootstrapped(cascade, strong), abs=1.01)
