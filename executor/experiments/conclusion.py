@@ -211,8 +211,9 @@ class _Choice:
         one = min(found, key=lambda one: accuracy[one.arm])
         assert one.ratio is not None
         checker = f"If a checker were right {100 * accuracy[one.arm]:g} % of the time and cost nothing"
+        reached = percent(_mean(self.report.arm(one.arm)))
         return [
-            f"{checker}, {one.arm} would reach {percent(_mean(self.report.arm(one.arm)))}, {signed(one.quality.mean)} points "
+            f"{checker}, {one.arm} would reach {reached}, {signed(one.quality.mean)} points "
             f"({self._told(one, len(self.supposed))}), for {_compared(one.ratio, one.other)}."
         ]
 
