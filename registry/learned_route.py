@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -106,7 +107,7 @@ class LearnedPolicy(RoutingPolicy):
         """The policy of a file, with another threshold where one is given. Raises UsageError, which says what is wrong
         with the file."""
         name = os.fspath(path)
-        policy = cls.read(_data(name), name)
+        policy = _at(name, *_version(name))
         return replace(policy, file=name, threshold=policy.threshold if threshold is None else threshold)
 
     @classmethod
@@ -193,6 +194,21 @@ def _written(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     rows = (f"{json.dumps(str(key), ensure_ascii=False)}: {_written(item)}" for key, item in value.items())
     return "{\n" + ",\n".join(rows) + "\n}"
+
+
+def _version(name: str) -> tuple[int, int]:
+    """What changes when a file does."""
+    try:
+        found = Path(name).expanduser().stat()
+    except OSError as error:
+        raise UsageError(f"{name} can't be read: {error.strerror or error}") from None
+    return found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=8)
+def _at(name: str, changed: int, size: int) -> LearnedPolicy:
+    """A file's policy, kept: each job asks for it, and reading it takes as long as some hundred scores."""
+    return LearnedPolicy.read(_data(name), name)
 
 
 def _data(name: str) -> Any:

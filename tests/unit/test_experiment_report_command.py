@@ -21,6 +21,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs")
     other = path / "other.toml"
     text = EXAMPLE.read_text().replace('data = "', f'data = "{EXAMPLE.parent}/')
+    text = text.replace('"gsm8k.policy.json"', f'"{EXAMPLE.parent}/gsm8k.policy.json"')
     other.write_text(text.replace("threshold = 240", "threshold = 60"))
     assert main(["experiment", "run", str(EXAMPLE), "--output", str(path / "one"), "--no-report"]) == 0
     assert main(["experiment", "run", str(other), "--output", str(path / "two")]) == 0

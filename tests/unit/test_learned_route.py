@@ -152,6 +152,14 @@ def test_a_file_is_read_as_it_was_written_also_by_a_setting(tmp_path):
     assert policy_of(other.to_json()) == other
 
 
+def test_a_file_that_was_written_anew_is_read_anew(tmp_path):
+    path = tmp_path / "policy.json"
+    policy().save(path)
+    assert LearnedPolicy.from_file(path).model == model()
+    policy(bias=(1.25, 0.5)).save(path)
+    assert LearnedPolicy.from_file(path).model == model(bias=(1.25, 0.5))
+
+
 def test_a_policy_without_a_file_is_not_named_as_data():
     with pytest.raises(UsageError, match="save it first"):
         policy().to_json()
