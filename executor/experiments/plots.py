@@ -59,8 +59,9 @@ def cost_plot(report: Report, *, standalone: bool = True) -> str | None:
         _front(axes, arms)
         _random_line(axes, report)
         labels = []
-        for place, (name, members) in enumerate(groups.items()):
-            labels += _group(axes, name, members, place)
+        places = _places(report)
+        for name, members in groups.items():
+            labels += _group(axes, members, places[name])
         if oracle is not None and oracle.cost is not None:
             point = (oracle.cost, oracle.quality.mean)
             axes.errorbar(*point, yerr=_ends(oracle.quality.mean, oracle.quality), fmt="*", color=QUIET, ms=10, lw=1)
@@ -86,8 +87,9 @@ def router_plot(report: Report, *, standalone: bool = True) -> str | None:
         axes.plot(*_line(first.oracle), color=QUIET, lw=1.2, ls="--", label=f"oracle{told}")
         axes.plot([0, 1], [first.curve[0].quality, first.curve[-1].quality], color=QUIET, lw=1.2, ls=":",
                   label="random, expected (APGR 0.50)")  # fmt: skip
-        for place, router in enumerate(report.routers):
-            color = COLORS[place % len(COLORS)]
+        places = _places(report)
+        for router in report.routers:
+            color = COLORS[places[router.arm] % len(COLORS)]
             apgr = router.apgr
             told = f" (APGR {apgr.mean:.2f} [{apgr.low:.2f}, {apgr.high:.2f}])" if apgr else ""
             axes.fill_between(*_band(router.curve), color=color, alpha=0.13, lw=0)
@@ -95,7 +97,7 @@ def router_plot(report: Report, *, standalone: bool = True) -> str | None:
         for share, name, side in ((0.0, first.weak, "left"), (1.0, first.strong, "right")):
             quality = first.curve[0 if share == 0 else -1].quality
             axes.plot([share], [quality], "o", color=INK, ms=5, clip_on=False, zorder=5)
-            axes.annotate(_plain(name), (share, quality), (8 if side == "left" else -8, -12), ha=side,
+            axes.annotate(_plain(name), (share, quality), (8 if side == "left" else -4, -22), ha=side,
                           textcoords="offset points", fontsize=9)  # fmt: skip
         axes.legend(loc="lower right", frameon=False, fontsize=9, bbox_to_anchor=(1, 0.04))
         return _svg(figure, "routers", f"{report.head.name}: quality over strong calls", standalone=standalone)
@@ -138,9 +140,12 @@ def _groups(arms: Sequence[ArmReport]) -> dict[str, list[ArmReport]]:
     return groups
 
 
-def _group(
-    axes: Axes, name: str, members: Sequence[ArmReport], place: int
-) -> list[tuple[str, tuple[float, float], str]]:
+def _places(report: Report) -> dict[str, int]:
+    """Each group's place in the palette, the same in all pictures of a report."""
+    return {name: place for place, name in enumerate(_groups(report.arms))}
+
+
+def _group(axes: Axes, members: Sequence[ArmReport], place: int) -> list[tuple[str, tuple[float, float], str]]:
     """A group's points; its labels: the whole name at the first, what varies at the others."""
     color = COLORS[place % len(COLORS)]
     x = [_whole(arm) for arm in members]

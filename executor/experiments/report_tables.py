@@ -46,6 +46,14 @@ class Table:
         wide = [place for place in kept if self.columns[place].wide]
         while wide and sum(self.width(place) + GAP for place in kept) - GAP > room:
             kept.remove(wide.pop())
+        return self._of(kept)
+
+    def filled(self) -> Table:
+        """Without columns that have nothing in any row: times where no time is known, say."""
+        kept = [place for place in range(len(self.columns)) if place == 0 or any(row[place] for row in self.rows)]
+        return self._of(kept)
+
+    def _of(self, kept: Sequence[int]) -> Table:
         rows = tuple(tuple(row[place] for place in kept) for row in self.rows)
         return Table(self.title, tuple(self.columns[place] for place in kept), rows, self.note)
 
@@ -102,7 +110,7 @@ def tables_of(report: Report) -> Iterator[Table]:
         kinds_table(report),
     ):
         if table.rows:
-            yield table
+            yield table.filled()
 
 
 def arms_table(report: Report) -> Table:
