@@ -66,6 +66,7 @@ def brain(die: Die, asked: list[str]) -> Callable[[ChatRequest], Any]:
             "make_plan": {"steps": STEPS},
             "judge_result": {"achieved": "sum is 6" in text, "confidence": 0.1, "reasoning": "r", "final_answer": ""},
             "revise_plan": {"keep": ["a", "b"], "steps": [{"id": "e", "task": "sum again", "dependencies": ["b"]}]},
+            "report_confidence": {"why": "a guess", "confidence": 0.2},
             "synthesis": ANSWER,
             "step 0": [ToolCall("c1", "look", {"key": "x"})],
             "step 1": [ToolCall("c2", "write", {"text": "x"})],
@@ -101,8 +102,9 @@ def tools(die: Die, effects: Path) -> Sequence[Tool]:
 
 
 def workshop(die: Die, asked: list[str], effects: Path) -> Workshop:
-    """What a worker has."""
+    """What a worker has: a model, and a stronger one for whoever asks for it."""
     models = as_registry(DyingLLM(brain(die, asked), die))
+    models.register("strong", DyingLLM(brain(die, asked), die), roles=["reasoning"])
     return Workshop(models, ToolRegistry(tools(die, effects)), Settings(completion_check_min_tools=0))
 
 
