@@ -226,7 +226,7 @@ class Resampled:
 
     def __init__(self, tasks: int, *, seed: int = 0, resamples: int | None = None) -> None:
         np = needed("numpy")
-        samples = resamples or max(1_000, min(RESAMPLES, 12_000_000 // tasks))
+        samples = resamples or max(300, min(RESAMPLES, 12_000_000 // tasks))
         draw = np.random.default_rng(seed)
         self.tasks = tasks
         self.counts: Any = np.empty((samples, tasks))
