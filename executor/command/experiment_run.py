@@ -147,9 +147,9 @@ async def _report(
     """The answers judged, and the report written and shown; as JSON."""
     from .experiment_report import shown, write_reports
 
-    outcomes = folder.outcomes()
-    grades = await _graded(experiment, folder, setup, options)
-    report = write_reports(folder, experiment, outcomes, grades)
+    with folder.locked():
+        grades = await _graded(experiment, folder, setup, options)
+        report = write_reports(folder, experiment, folder.outcomes(), grades)
     if not options.json:
         shown(report)
     told: dict[str, Any] = report.to_json()
@@ -159,19 +159,17 @@ async def _report(
 async def _graded(
     experiment: Experiment, folder: Folder, setup: Setup | None, options: argparse.Namespace
 ) -> list[Grade]:
-    from executor.experiments.graders import grade_all
     from executor.experiments.judging import judging
 
-    outcomes, known = folder.outcomes(), folder.grades()
+    from .experiment_grade import graded
+
+    outcomes = folder.outcomes()
     if setup is None or experiment.grader.use != JUDGE:
-        grades = await grade_all(experiment, outcomes, known=known)
-    else:
-        note(f"Judging {len(outcomes):,} answers …")
-        calls = None if options.calls is None else Path(options.calls)
-        async with judging(experiment, folder, setup.models, outcomes, known, calls=calls) as models:
-            grades = await grade_all(experiment, outcomes, models=models, known=known)
-    folder.put_grades(grades)
-    return grades
+        return await graded(experiment, folder, outcomes, None)
+    note(f"Judging {len(outcomes):,} answers …")
+    calls = None if options.calls is None else Path(options.calls)
+    async with judging(experiment, folder, setup.models, outcomes, folder.grades(), calls=calls) as models:
+        return await graded(experiment, folder, outcomes, models)
 
 
 def _told(end: RunEnd, folder: Folder) -> dict[str, Any]:
