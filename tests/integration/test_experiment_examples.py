@@ -242,7 +242,7 @@ async def test_judging_that_is_interrupted_goes_on_and_asks_nothing_twice(tmp_pa
         assert len(again) <= 3  # those that had no reply yet when it was interrupted: three cells at once
 
 
-def test_the_examples_are_small() -> None:
-    size = sum(path.stat().st_size for path in EXAMPLES.rglob("*") if path.is_file())
-    assert size < 300_000
+def test_the_excerpts_are_small_and_have_a_source() -> None:
+    size = sum(path.stat().st_size for path in EXAMPLES.rglob("*.csv"))
+    assert size < 240_000
     assert "Apache License 2.0" in (EXAMPLES / "SOURCE.md").read_text()
