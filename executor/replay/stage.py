@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from agent.past import ASIDE, OWN_ROLES
 from executor.ledger import Place, place_here
 from executor.letters import act
+from executor.reservations import FINAL_ROLE
 from registry.context import Caller, caller
-from registry.errors import AbandonedError, DagwrightError
+from registry.errors import AbandonedError, BudgetExceededError, DagwrightError
 from registry.messages import Event
 
 from .departures import DepartedError, Departure, short, shown, words
@@ -147,6 +148,9 @@ class Stage:
 
     async def _none(self, who: Caller, model: str) -> Reply:
         head = self._head()
+        if head is not None and head.channel == "budget" and who.role == FINAL_ROLE and self._death_before(head):
+            self._at += 1  # the call died with its worker, and its bound left nothing for another one
+            return Reply(0, place_here(), model, 1, None, (BudgetExceededError.code, ""))
         last = head is None or head.channel == "done"
         code = self.script.ending.get("error_code")
         if (
@@ -270,13 +274,17 @@ class Stage:
 
     def _given_up(self, head: Item) -> bool:
         """A call that died with its worker, and was not made again: whether there was one."""
-        before = self.script.items[self._at - 1].seq if self._at else 0
         asked = [future for future in self._asked.values() if not future.done()]
-        if not asked or not any(before < death < head.seq for death in self.script.deaths):
+        if not asked or not self._death_before(head):
             return False
         for future in asked:
             future.set_result(False)
         return True
+
+    def _death_before(self, head: Item) -> bool:
+        """Whether a worker died between the entry that was due before and this one."""
+        before = self.script.items[self._at - 1].seq if self._at else 0
+        return any(before < death < head.seq for death in self.script.deaths)
 
     def _step(self, head: Item) -> bool:
         """What befalls a step from outside: whether anything did."""

@@ -18,12 +18,15 @@ from executor.job_types import Job
 from executor.options import RunOptions
 from planner.plan import Plan, PlanStep
 from registry import ModelRegistry
+from registry.budget_route import BudgetPolicy
+from registry.cascade import Cascade
 from registry.context import caller
 from registry.errors import BadRequestError, ContextLengthError, OverloadedError, ProviderError, RefusalError
 from registry.llm_types import ChatRequest
 from registry.messages import Event, LLMResult, Message, ToolCall, Usage
 from registry.prices import Price
 from registry.retry import RetryPolicy
+from registry.routing import Hint
 from registry.testing import FakeClock, ScriptedLLM
 from registry.tools import ToolRegistry, tool
 
@@ -47,12 +50,14 @@ class World:
 
     seed: int
     rng: Random = field(init=False)
+    routes: Random = field(init=False)
     did: Counter[str] = field(default_factory=Counter)
     rounds: int = 0
     job: str = ""
 
     def __post_init__(self) -> None:
         self.rng = Random(self.seed)
+        self.routes = Random(-1 - self.seed)  # of its own: a job is what it was before there was routing
         self.wordy = self.chance(0.25)  # its tools say much, and its models can hold little
 
     def chance(self, share: float) -> bool:
@@ -135,6 +140,8 @@ class World:
                 achieved = self.chance(0.6)
                 return {"achieved": achieved, "confidence": 0.9 if achieved else self.rng.choice([0.1, 0.9]),
                         "reasoning": f"because {self.rng.randrange(100)}", "final_answer": "judged"}  # fmt: skip
+            case "report_confidence":
+                return {"why": "a guess", "confidence": self.routes.choice([0.1, 0.6, 0.9])}
             case "check_result":
                 passed = self.chance(0.7)
                 return {"feedback": "" if passed else "be exact", "passed": passed}
@@ -269,6 +276,14 @@ class World:
             step_retries=self.rng.choice([0, 0, 1]),
             agent=agent,
             step_verification=self.chance(0.2),
+            routing=self.routes.choice(
+                [
+                    Hint(),
+                    Hint(),
+                    Cascade(("small", "main"), 0.7, self.routes.random() < 0.3),
+                    BudgetPolicy(("main", "small")),
+                ]
+            ),
         )
         return JobOptions(run, max_replan_rounds=self.rng.randrange(1, 4))
 

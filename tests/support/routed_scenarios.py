@@ -190,12 +190,12 @@ def goal_found_wrong() -> Scenario:
 
 
 def within_budget() -> Scenario:
-    """The budget is enough for the strong model at first, and later for the cheap one."""
+    """Nobody knows what a step takes: the cheap model begins. Once one has ended the budget is enough for the other."""
     plan = Plan("g", tuple(PlanStep(name, name * 3, (before,) if before else ()) for name, before in
                            (("a", ""), ("b", "a"), ("c", "b"), ("d", "c"))))  # fmt: skip
-    run = RunOptions(agent=AGENT, routing=BudgetPolicy(("strong", "weak"), (1_000, 50)))
+    run = RunOptions(agent=AGENT, routing=BudgetPolicy(("strong", "weak"), (50_000, 1_000)))
     return Scenario(
-        JobRequest("g", plan, budget=Budget.of({"usd": "0.062"})), brain, tools, JobOptions(run=run), two_models
+        JobRequest("g", plan, budget=Budget.of({"usd": "0.6"})), brain, tools, JobOptions(run=run), two_models
     )
 
 
