@@ -146,8 +146,9 @@ class _Choice:
             told.append(f"It costs {usd(self.costs[name])} a task, and {none}{less}.")
             if not shown(found):
                 told.append(
-                    f"That it is also better than the next best, {second}, is not shown: no difference is "
-                    f"({signed(found.quality.mean)} points for {second}, {self._told(found)})."
+                    f"That it is also better than the next best, {second}, is not shown: {second} has "
+                    f"{signed(found.quality.mean)} points ({self._told(found)}), and may be "
+                    f"{100 * max(found.quality.high, 0):.1f} points better."
                 )
         return told
 
