@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from decimal import Decimal
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 EXIT_CODES = {"done": 0, "incomplete": 3, "budget_exceeded": 4, "interrupted": 130}
 RUNS = Path("runs")
 JUDGE = "judge"
+LIBRARIES = ("numpy", "scipy", "matplotlib")
+"""What a report needs."""
 QUIET = 10.0
 """Seconds between two lines of progress where no terminal shows them."""
 NAMED = 3
@@ -43,6 +45,8 @@ async def experiment_run(options: argparse.Namespace) -> int:
     """Runs the cells that are not there yet; the exit code tells how that ended."""
     from executor.experiments.graders import check_grader
 
+    if not options.no_report:
+        _check_libraries()
     experiment = _with_options(read_experiment(options.file, data=options.data), options)
     folder = Folder(options.output or RUNS / experiment.name)
     async with _prepared(experiment, options) as setup:
@@ -80,6 +84,15 @@ def _with_options(experiment: Experiment, options: argparse.Namespace) -> Experi
     return experiment
 
 
+def _check_libraries() -> None:
+    """Raises ConfigError where the report could not be made in the end."""
+    from executor.experiments.needs import needed
+
+    for module in LIBRARIES:
+        if find_spec(module) is None:
+            needed(module)
+
+
 @asynccontextmanager
 async def _prepared(experiment: Experiment, options: argparse.Namespace) -> AsyncIterator[Setup | None]:
     """Models, tools and settings, where anything of the experiment needs models."""
@@ -93,7 +106,7 @@ async def _prepared(experiment: Experiment, options: argparse.Namespace) -> Asyn
 async def _run(experiment: Experiment, folder: Folder, setup: Setup | None, options: argparse.Namespace) -> RunEnd:
     stop = Stop()
     calls = None if options.calls is None else Path(options.calls)
-    with _stopping(stop), _Shown() as shown:
+    with _stopping(stop), _Bar() if on_terminal(sys.stderr) else _Lines() as shown:
         return await run_experiment(
             experiment,
             folder,
@@ -194,46 +207,60 @@ def _say_failed(end: RunEnd) -> None:
         note(f"and {more:,} more")
 
 
-class _Shown:
-    """Progress on stderr: one line that is written over on a terminal, else a line now and then."""
+class _Lines:
+    """Progress on stderr where no terminal shows it: a line now and then."""
 
     def __init__(self) -> None:
-        self._live = on_terminal(sys.stderr)
         self._began = time.monotonic()
         self._next = 0.0
-        self._open = False
 
-    def __enter__(self) -> _Shown:
+    def __enter__(self) -> _Lines:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._open:
-            note("")
+        return
 
     def __call__(self, progress: Progress) -> None:
         now = time.monotonic()
-        last = progress.ended == progress.cells
-        if now < self._next and not last:
-            return
-        self._next = now + (0.1 if self._live else QUIET)
-        line = self._line(progress, now - self._began)
-        if self._live:
-            sys.stderr.write(f"\r\x1b[K{line}")
-            sys.stderr.flush()
-            self._open = True
-        else:
-            note(line)
+        if now >= self._next or progress.ended == progress.cells:
+            self._next = now + QUIET
+            note(", ".join([f"{progress.ended:,} of {progress.cells:,} cells", *_parts(progress, now - self._began)]))
 
-    def _line(self, progress: Progress, passed: float) -> str:
-        parts = [f"{progress.ended:,} of {progress.cells:,} cells"]
-        if progress.running:
-            parts.append(f"{progress.running} running")
-        if progress.spent or progress.cost is not None:
-            parts.append(f"${progress.spent or Decimal(0):.4f} spent")
-        left = progress.cells - progress.ended
-        if progress.begun and left:
-            parts.append(f"about {_time(passed / progress.begun * left)} left")
-        return ", ".join(parts)
+
+class _Bar:
+    """Progress on a terminal."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import Progress as Picture
+
+        columns = (BarColumn(bar_width=None), MofNCompleteColumn(), TextColumn("{task.description}"))
+        self._picture = Picture(*columns, console=Console(stderr=True), transient=True, expand=True)
+        self._bar = self._picture.add_task("cells", total=None)
+        self._began = time.monotonic()
+
+    def __enter__(self) -> _Bar:
+        self._picture.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._picture.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        told = ", ".join(["cells", *_parts(progress, time.monotonic() - self._began)])
+        self._picture.update(self._bar, total=progress.cells, completed=progress.ended, description=told)
+
+
+def _parts(progress: Progress, passed: float) -> list[str]:
+    """What is told beside the count."""
+    parts = [f"{progress.running} running"] if progress.running else []
+    if progress.spent or progress.cost is not None:
+        parts.append(f"${progress.spent:.4f} spent")
+    left = progress.cells - progress.ended
+    if progress.begun and left:
+        parts.append(f"about {_time(passed / progress.begun * left)} left")
+    return parts
 
 
 def _time(seconds: float) -> str:

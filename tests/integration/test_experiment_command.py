@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import BAD_KEY, ProviderFake, View, brain
-from tests.support.command import PATIENCE, ROOT, Ended, command, ended, started
+from tests.support.command import PATIENCE, ROOT, Ended, command, ended, on_terminal, started
 from tests.support.experiment_files import NAMES, paid, put, report_of, turns
 from tests.support.experiments import recorded
 
@@ -186,6 +186,21 @@ async def test_wrong_use_exits_2_and_says_what_is_right(
     assert said in result.err
     assert said in result.data["error"]["message"]
     assert not (tmp_path / "runs").exists()
+
+
+async def test_a_terminal_shows_how_far_it_is(tmp_path: Path) -> None:
+    moment = Moment(4, wait=60.0)
+    async with ProviderFake(moment, models=NAMES) as fake:
+        put(tmp_path, fake)
+        async with on_terminal(*RUN, "--no-report", home=tmp_path, env=KEY) as term:
+            await term.until(r"0/9 cells, \d running")
+            await moment.there.wait()
+            term.type("\x03")
+            await term.until("Stopping: calls under way have 4 seconds")
+            term.type("\x03")
+            assert await term.end() == 130, term.text
+    assert "Everything is kept; the same command goes on." in term.text
+    assert "Traceback" not in term.text
 
 
 async def test_another_experiment_does_not_go_on_in_the_folder(tmp_path: Path) -> None:
