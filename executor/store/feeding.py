@@ -94,15 +94,17 @@ async def feed(
 
 async def _feed(connection: Connection, experiment: str, at_once: int, day: float) -> list[str]:
     row = await connection.fetchrow(statement("experiments.lock"), experiment)
-    standing = await connection.fetchrow(statement("experiments.standing"), experiment, at_once, day)
+    at_work = await connection.fetchrow(statement("experiments.at_work"), experiment, at_once, day)
     assert row is not None
-    assert standing is not None
-    free = row["concurrency"] - standing["working"]
-    most = free if standing["places"] is None else min(free, standing["places"])
+    assert at_work is not None
+    free = row["concurrency"] - at_work["working"]
+    most = free if at_work["places"] is None else min(free, at_work["places"])
     if row["spent_at"] is not None or most <= 0:
         return []
     cells = await connection.fetch(statement("experiments.next"), experiment, most)
-    begun = list(_granted(row, standing, cells, free))
+    begun = list(
+        zip([cell["id"] for cell in cells], await _grants(connection, row, at_work, cells, free), strict=False)
+    )
     if begun:
         await connection.execute(
             statement("experiments.begin"),
@@ -112,25 +114,32 @@ async def _feed(connection: Connection, experiment: str, at_once: int, day: floa
             [None if one is None or one.kept.tokens is None else int(one.kept.tokens) for _, one in begun],
             [None if one is None else one.share for _, one in begun],
         )
-    elif cells and not standing["open"]:  # nobody at work can give anything back
+    elif cells and not at_work["open"]:  # nobody at work can give anything back
         await connection.execute(statement("experiments.spent"), experiment)
     return [job for job, _ in begun]
 
 
-def _granted(row: Row, standing: Row, cells: Sequence[Row], free: int) -> Iterator[tuple[str, Grant | None]]:
-    """The cells that begin now, in their order, with what they may cost; None where the experiment has no budget."""
-    left = amount(row["budget_usd"], row["budget_tokens"])
-    if left == Amount():
-        yield from ((cell["id"], None) for cell in cells)
-        return
-    left = left.less(amount(standing["kept_usd"], standing["kept_tokens"]))
-    left = left.less(amount(standing["spent_usd"], standing["spent_tokens"]))
-    dearest = amount(standing["dearest_usd"], standing["dearest_tokens"])
-    places = min(free, max(len(cells), 1))
-    for at, cell in enumerate(cells):
-        own = None if cell["budget"] is None else Budget.of(cell["budget"])
-        found = grant(left, own, places - at, dearest)
+async def _grants(
+    connection: Connection, row: Row, at_work: Row, cells: Sequence[Row], free: int
+) -> list[Grant | None]:
+    """What these cells begin with, the first of them as far as there is enough; None where there is no budget."""
+    limit = amount(row["budget_usd"], row["budget_tokens"])
+    if limit == Amount():
+        return [None] * len(cells)
+    spent = await connection.fetchrow(statement("experiments.spent_so_far"), row["id"])
+    assert spent is not None
+    left = limit.less(amount(at_work["kept_usd"], at_work["kept_tokens"])).less(amount(spent["usd"], spent["tokens"]))
+    own = [None if cell["budget"] is None else Budget.of(cell["budget"]) for cell in cells]
+    return list(granted(left, own, free, amount(spent["dearest_usd"], spent["dearest_tokens"])))
+
+
+def granted(left: Amount, own: Sequence[Budget | None], free: int, dearest: Amount) -> Iterator[Grant]:
+    """What the next cells begin with, one by one, as long as there is enough: `own` are the limits of their arms,
+    no more than the `free` places."""
+    places = min(free, len(own))
+    for at, limit in enumerate(own):
+        found = grant(left, limit, places - at, dearest)
         if found is None:
             return
         left = left.less(found.kept)
-        yield cell["id"], found
+        yield found

@@ -19,8 +19,7 @@ select e.id, e.name, e.shown, e.cells, e.concurrency, e.budget_usd, e.budget_tok
 from dw_experiments e join dw_batches b on b.id = e.id, lateral (
     select
         coalesce(sum(cost_usd), 0) as usd,
-        coalesce(bool_or(ended_at is not null and started_at is not null
-            and (cost_usd is null or (summary -> 'usage' ->> 'partial')::boolean)), false) as partial,
+        coalesce(bool_or(partial) filter (where started_at is not null), false) as partial,
         count(*) filter (where ended_at is null and owner is not null) as running,
         count(*) filter (where ended_at is not null and started_at is not null) as done
     from dw_jobs where batch = e.id
@@ -58,7 +57,7 @@ where b.ended_at is null and b.cancelled_at is null and b.expires_at > now()
   and exists (select from dw_jobs where batch = b.id and held and ended_at is null and cell is not null)
   and e.concurrency > (
       select count(*) from dw_jobs
-      where batch = b.id and not held and ended_at is null and status <> 'needs_decision'
+      where batch = b.id and not held and ended_at is null and cell is not null and status <> 'needs_decision'
   )
 order by e.id
 
@@ -66,19 +65,14 @@ order by e.id
 -- The experiment, locked: one at a time begins its cells.
 select id, concurrency, budget_usd, budget_tokens, spent_at from dw_experiments where id = $1 for update
 
--- name: standing
--- What is at work of an experiment, what was spent, what is kept for those at work, and what the dearest cell came to.
--- One that has ended and whose figures are not whole has spent all that was kept for it. `places`: how many more its
--- key lets begin, null where nothing bounds it; $2 and $3 as in batches.release.
+-- name: at_work
+-- What is at work of an experiment, and what of its budget is kept for that. `places`: how many more its key lets begin,
+-- null where nothing bounds it; $2 and $3 as in batches.release.
 select
-    count(*) filter (where not held and ended_at is null and status <> 'needs_decision') as working,
-    count(*) filter (where not held and ended_at is null) as open,
-    coalesce(sum(reserved_usd) filter (where ended_at is null), 0) as kept_usd,
-    coalesce(sum(reserved_tokens) filter (where ended_at is null), 0)::bigint as kept_tokens,
-    coalesce(sum(usd) filter (where ended_at is not null), 0) as spent_usd,
-    coalesce(sum(tokens) filter (where ended_at is not null), 0)::bigint as spent_tokens,
-    coalesce(max(usd) filter (where ended_at is not null), 0) as dearest_usd,
-    coalesce(max(tokens) filter (where ended_at is not null), 0)::bigint as dearest_tokens,
+    count(*) filter (where status <> 'needs_decision') as working,
+    count(*) as open,
+    coalesce(sum(reserved_usd), 0) as kept_usd,
+    coalesce(sum(reserved_tokens), 0)::bigint as kept_tokens,
     (
         select case
             when k.limits ? 'usd_per_day' and (
@@ -92,17 +86,18 @@ select
                 )
         end from dw_keys k where k.id = (select tenant from dw_batches where id = $1)
     ) as places
+from dw_jobs where batch = $1 and not held and ended_at is null and cell is not null
+
+-- name: spent_so_far
+-- What the cells that have ended cost, and what the dearest of them came to. One whose figures are not whole has spent
+-- all that was kept for it.
+select coalesce(sum(usd), 0) as usd, coalesce(sum(tokens), 0)::bigint as tokens,
+    coalesce(max(usd), 0) as dearest_usd, coalesce(max(tokens), 0)::bigint as dearest_tokens
 from (
-    select held, ended_at, status, reserved_usd, reserved_tokens,
-        case when whole then cost_usd when started_at is not null then greatest(cost_usd, reserved_usd) end as usd,
-        case when whole then used when started_at is not null then greatest(used, reserved_tokens) end as tokens
-    from (
-        select held, ended_at, started_at, status, reserved_usd, reserved_tokens, cost_usd,
-            coalesce(cost_usd is not null and not (summary -> 'usage' ->> 'partial')::boolean, false) as whole,
-            (summary -> 'usage' ->> 'input_tokens')::bigint + (summary -> 'usage' ->> 'output_tokens')::bigint as used
-        from dw_jobs where batch = $1
-    ) stored
-) cells
+    select case when partial then greatest(cost_usd, reserved_usd) else cost_usd end as usd,
+        case when partial then greatest(used_tokens, reserved_tokens) else used_tokens end as tokens
+    from dw_jobs where batch = $1 and cell is not null and ended_at is not null and started_at is not null
+) ended
 
 -- name: next
 -- The cells that are to begin next, as many as $2, with the budgets of their arms.
