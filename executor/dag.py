@@ -182,13 +182,13 @@ class _Execution:
         self.before = () if begun is None else tuple(name for name in kept if name not in plan.kept)
         self.options, self.runner, self.clock = executor.options, executor.runner, executor.clock
         self.recorder, self.on_event, self.taint = executor.recorder, executor.on_event, executor.taint
-        self.goal = plan.goal
-        self.steps = {step.id: step for step in plan.steps}
-        self.routes = PlanRoutes(self.runner, self.goal, self.steps, executor.facts, self.begun, routed)
+        self.goal, self.steps = plan.goal, {step.id: step for step in plan.steps}
         self.state = State.initial(shape_of(plan, kept), self.options.max_concurrency)
         self.kept = {name: replace(result, id=name) for name, result in kept.items()}
         outside = {name: result for name, result in self.kept.items() if name not in self.steps}
         self.results = outside | {name: self.kept.get(name) or StepResult(id=name) for name in self.steps}
+        known, facts = self.results.values(), executor.facts
+        self.routes = PlanRoutes(self.runner, self.goal, self.steps, facts, self.begun, routed, known)
         self.done: dict[str, tuple[StepTask, StepOutcome]] = {}
         self.tasks: dict[str, StepTask] = {}
         self.changed: list[tuple[str, str, Mapping[str, Any]]] = []
@@ -283,7 +283,7 @@ class _Execution:
         now = self.clock.time()
         match command:
             case StartStep(step):
-                model, untold = self.routes.choose(step, self.results)
+                model, untold = self.routes.choose(step, self.state.unfinished)
                 if untold is not None:  # before the step is told to run on it
                     self.changed.append(("route", step, untold.to_json()))
                 before = self.begun[step].result if step in self.begun else StepResult(model=model, started_at=now)
@@ -297,6 +297,7 @@ class _Execution:
 
     def became(self, result: StepResult) -> None:
         self.results[result.id] = result
+        self.routes.hear(result)
         self.changed.append(("step_progress", result.id, result.progress()))
 
     def obey(self, command: Command) -> None:
@@ -381,9 +382,8 @@ class _Execution:
 
     def events(self) -> list[Event]:
         changed, self.changed = self.changed, []
-        if self.recorder is None and self.on_event is None:
-            return []
-        return [self.event(*told) for told in changed]
+        heard = self.recorder is not None or self.on_event is not None
+        return [self.event(*told) for told in changed] if heard else []
 
     def event(self, channel: str, step_id: str | None, payload: Mapping[str, Any]) -> Event:
         self.seq += 1

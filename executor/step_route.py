@@ -15,7 +15,6 @@ from registry.routing import Choice, RouteRequest, RoutingPolicy, Trial, chosen
 
 from .results import StepResult
 from .routed import Routed
-from .schedule_types import ENDED
 
 if TYPE_CHECKING:
     from planner.plan import PlanStep
@@ -134,7 +133,7 @@ class Routes(Protocol):
 
 class PlanRoutes:
     """The routes of a plan's steps in one execution. `begun` are steps that go on, `routed` the choices that stand in
-    the log for steps that have not begun."""
+    the log for steps that have not begun, `results` those that there are already."""
 
     def __init__(
         self,
@@ -144,18 +143,35 @@ class PlanRoutes:
         facts: JobFacts,
         begun: Mapping[str, StepPast],
         routed: Mapping[str, Sequence[Routed]],
+        results: Iterable[StepResult],
     ) -> None:
         self.runner, self.goal, self.steps, self.facts = runner, goal, steps, facts
         self._begun, self._routed = begun, routed
         self._routes: dict[str, StepRoute] = {}
+        self._count = self._input = self._output = 0
+        for result in results:
+            self.hear(result)
 
-    def choose(self, step: str, results: Mapping[str, StepResult]) -> tuple[str | None, Routed | None]:
-        """The model that a step begins on, and the choice where nobody has heard of it yet."""
+    def hear(self, result: StepResult) -> None:
+        """What a step came to: those that have ended tell what the next ones may take."""
+        if result.status in ("completed", "failed") and result.usage.input_tokens > 0:
+            self._count += 1
+            self._input += result.usage.input_tokens
+            self._output += result.usage.output_tokens
+
+    @property
+    def tokens(self) -> tuple[int, int] | None:
+        """Input and output tokens that a step which has ended took on average; None where none has that is known."""
+        return (self._input // self._count, self._output // self._count) if self._count else None
+
+    def choose(self, step: str, left: int) -> tuple[str | None, Routed | None]:
+        """The model that a step begins on, and the choice where nobody has heard of it yet; `left` steps have not
+        ended, this one among them."""
         if not isinstance(self.runner, Routes):
             return self.runner.model_of(self.steps[step]), None
         past = self._begun.get(step)
         known: Sequence[Routed] = self._routed.get(step, ()) if past is None else past.routes
-        request = step_request(self.steps[step], self.goal, results, self.steps, self.facts)
+        request = step_request(self.steps[step], self.goal, self.facts, left, self.tokens)
         route = self.runner.route(request, known, 1 if past is None else past.start.attempt)
         self._routes[step] = route
         return route.now.model, route.untold
@@ -166,10 +182,9 @@ class PlanRoutes:
 
 
 def step_request(
-    step: PlanStep, goal: str, results: Mapping[str, StepResult], steps: Iterable[str], facts: JobFacts
+    step: PlanStep, goal: str, facts: JobFacts, left: int = 1, tokens: tuple[int, int] | None = None
 ) -> RouteRequest:
-    """What is known of a step that is about to begin, in a plan of these `steps`; `results` are those of the job."""
-    left = sum(results[name].status not in ENDED for name in steps if name in results)
+    """What is known of a step that is about to begin; `left` steps have not ended, which take so many `tokens` each."""
     return RouteRequest(
         step.task,
         goal,
@@ -181,18 +196,5 @@ def step_request(
         len(set(step.dependencies)),
         max(1, left),
         facts.room(),
-        tokens_taken(results.values()),
-    )
-
-
-def tokens_taken(results: Iterable[StepResult]) -> tuple[int, int] | None:
-    """Input and output tokens that a step which has ended took on average; None where none has that is known."""
-    known = [
-        result.usage for result in results if result.status in ("completed", "failed") and result.usage.input_tokens > 0
-    ]
-    if not known:
-        return None
-    return (
-        sum(usage.input_tokens for usage in known) // len(known),
-        sum(usage.output_tokens for usage in known) // len(known),
+        tokens,
     )

@@ -71,7 +71,7 @@ class AgentRunner:
 
     def route_of(self, step: PlanStep) -> StepRoute:
         """The models of a step that belongs to no plan's run."""
-        return self.route(step_request(step, "", {}, (), JobFacts()))
+        return self.route(step_request(step, "", JobFacts()))
 
     def resolve_agent(
         self,
