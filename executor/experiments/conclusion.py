@@ -140,11 +140,16 @@ class _Choice:
         else:
             second = max(self.to_best, key=lambda other: _mean(self.report.arm(other)))
             found = self.to_best[second]
-            less = f": {_compared(_inverse(found.ratio), second)}" if found.ratio is not None else ""
+            known = second == self.report.head.reference  # then it is told of that already
+            less = f": {_compared(_inverse(found.ratio), second)}" if found.ratio is not None and not known else ""
             least = self.costs[name] == min(self.costs.values())
             none = "no arm costs less" if least else "no arm is shown to cost less"
             told.append(f"It costs {usd(self.costs[name])} a task, and {none}{less}.")
-            if not shown(found):
+            if known:
+                return told
+            if shown(found):
+                told.append(f"The next best, {second}, is {_lower(found.quality.mean)} ({self._told(found)}).")
+            else:
                 told.append(
                     f"That it is also better than the next best, {second}, is not shown: {second} has "
                     f"{signed(found.quality.mean)} points ({self._told(found)}), and may be "
@@ -162,7 +167,10 @@ class _Choice:
             told = f"{found.arm} is {abs(100 * found.quality.mean):.1f} points better than {found.other} ({sure})"
         else:
             better = f"That {found.arm} is better than {found.other}"
-            told = f"{better} is not shown: {signed(found.quality.mean)} points ({sure})"
+            told = (
+                f"{better} is not shown: {signed(found.quality.mean)} points ({sure}), {found.other} may be "
+                f"{100 * max(-found.quality.low, 0):.1f} points better"
+            )
         return [f"{told}; it costs {_compared(found.ratio, found.other)}." if found.ratio is not None else f"{told}."]
 
     def _open(self, undecided: Sequence[str]) -> list[str]:
