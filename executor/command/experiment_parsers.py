@@ -43,8 +43,8 @@ def _grade(actions: Any, parents: list[Any]) -> None:
     grade = _action(
         actions, "grade", parents, "judge a run's answers again",
         "Judges the answers of a run's folder again, with its grader or another one. No task is run; only a judge "
-        "calls a model, and not for what it was asked before. Exit codes: 0 done, 2 usage or configuration, 3 some answers "
-        "could not be judged.",
+        "calls a model, and not for what it was asked before. Exit codes: 0 done, 2 usage or configuration, 3 some "
+        "answers could not be judged.",
     )  # fmt: skip
     grade.add_argument("folder", metavar="DIR", help="the run's folder")
     grade.add_argument(
