@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -317,6 +319,36 @@ class TestAsData:
         except UsageError:
             return
         assert policy is None or isinstance(policy, RoutingPolicy)
+
+
+class TestDocument:
+    """What docs/routing.md shows holds."""
+
+    TEXT = (Path(__file__).parents[2] / "docs" / "routing.md").read_text(encoding="utf-8")
+
+    def test_its_tables_are_policies(self) -> None:
+        blocks = re.findall(r"```toml\n(.*?)```", self.TEXT, re.DOTALL)
+        tables = [tomllib.loads(block) for block in blocks]
+        values = [table["routing"] for table in tables if "routing" in table]
+        values += [value for table in tables for value in table.get("routing_policies", {}).values()]
+        assert len(values) >= 7
+        for value in values:
+            if table_of(value)["use"] != "learned":
+                policy_of(value)
+
+    def test_its_defaults_are_the_defaults(self) -> None:
+        (cascade,) = re.findall(r"routing = (\{ use = \"cascade\".*\})", self.TEXT)
+        assert policy_of(cascade) == Cascade()
+        assert f"tokens = {list(PRIOR)}" in self.TEXT
+
+    def test_its_class_is_a_policy(self) -> None:
+        (code,) = re.findall(r"```python\n(.*?)```", self.TEXT, re.DOTALL)
+        names: dict[str, Any] = {}
+        exec(code, names)
+        policy = names["LongTasks"](chars=10)
+        policy.check(THREE)
+        assert policy.choose(RouteRequest("a long task"), THREE).model == "large"
+        assert isinstance(policy, RoutingPolicy)
 
 
 OWN = """from registry import Choice, RoutingPolicy
