@@ -33,6 +33,8 @@ class Attempt:
             return None
         self.lease = await self.llm.replies.lease(self.llm, self.prepared)
         self.started, self.clock0 = self.llm.clock.time(), self.llm.clock.monotonic()
+        if self.lease.known is not None:
+            self.span.set({"dagwright.cached": True})
         return self.lease.known
 
     async def goes_out(self) -> None:

@@ -21,6 +21,7 @@ from registry.redaction import know_secret
 from registry.reply_cache import ReplyCache
 from registry.testing import FakeClock, ScriptedLLM
 from tests.support.scopes import Note
+from tests.support.spans import attributes, recorded
 
 PRICE = Price(Decimal(1), Decimal(2))
 
@@ -260,3 +261,11 @@ async def test_provider_state_comes_back(cache: ReplyCache) -> None:
     assert first == again
     assert again.message.provider == given.provider
     assert len(model.requests) == 1
+
+
+async def test_a_span_says_that_nothing_was_sent(cache: ReplyCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    with recorded(monkeypatch) as spans:
+        model = Model()
+        for _ in range(2):
+            await ask(job(model, cache)[0])
+    assert [attributes(span).get("dagwright.cached") for span in spans.of("chat")] == [None, True]
