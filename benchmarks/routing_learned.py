@@ -1,10 +1,10 @@
 """Learned routing on recorded answers: fitted on one half of the tasks, judged on the other, over many halves.
 
-    python -m benchmarks.routing_learned --data PATH [--splits 20] [--only gsm8k|mmlu]
+    python -m benchmarks.routing_learned --data PATH [--splits N] [--only gsm8k|mmlu]
     python -m benchmarks.routing_learned --data PATH --write     # makes examples/routing/*.policy.json anew
 
 PATH: a folder that has the evaluation files of lm-sys/RouteLLM somewhere in it, `gsm8k_responses.csv` and
-`mmlu_*.csv` (see examples/routing/SOURCE.md). Calls nothing; needs a minute for GSM8K and some for MMLU. Everything is
+`mmlu_*.csv` (see examples/routing/SOURCE.md). Calls nothing; needs some minutes for each of the two sets. Everything is
 chosen inside the half that is fitted on. The halves of one set of tasks overlap, so that the spread over halves tells
 how much the choice of the half matters and nothing about other tasks: the interval over tasks, from one split, does
 that. The examples' policies are fitted on half of the tasks, none of them in the examples' excerpts. Ends with status 1
@@ -38,16 +38,18 @@ SUBJECT_SPLITS = 10
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be reached: an APGR, or None: that of the table by kind and a bit more."""
+    """What is to be reached: an APGR, or None: that of the table by kind and a bit more. `splits`: random halves, more
+    where there are fewer tasks and each half tells less."""
 
     file: str
     pattern: str
     apgr: float | None
+    splits: int
 
 
 TARGETS = {
-    "gsm8k": Target("gsm8k.toml", "gsm8k_responses.csv", 0.64),
-    "mmlu": Target("mmlu.toml", "mmlu_*.csv", None),
+    "gsm8k": Target("gsm8k.toml", "gsm8k_responses.csv", 0.64, 100),
+    "mmlu": Target("mmlu.toml", "mmlu_*.csv", None, 20),
 }
 
 
@@ -147,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.routing_learned", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--data", type=Path, required=True, help="where RouteLLM's evaluation files are")
-    parser.add_argument("--splits", type=int, default=20, help="random halves (default 20)")
+    parser.add_argument("--splits", type=int, help="random halves (default: 100 of GSM8K, 20 of MMLU)")
     parser.add_argument("--write", action="store_true", help="make the examples' policies anew, nothing else")
     parser.add_argument("--only", choices=list(TARGETS), help="one of the sets")
     options = parser.parse_args(arguments)
@@ -164,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.write:
             write(name, answers, target)
         else:
-            missed += not checked(name, answers, target, options.splits)
+            missed += not checked(name, answers, target, options.splits or target.splits)
     if not options.write:
         print(f"missed: {missed}" if missed else "all targets are reached")
     return 1 if missed else 0
