@@ -96,11 +96,11 @@ async def run_experiment(
     when the process dies, the same call goes on with it: no cell is run twice, and no reply that was written down is
     asked for again. Raises ConfigError for what can't be run, and UsageError where another process runs in the folder.
     """
+    run = _Run(experiment, folder, stop or Stop(), on_progress, clock)
+    arms = _arms(experiment, models, tools or ToolRegistry(), settings, options_of)
+    if arms and models is not None:
+        run.budget.check(models)
     with folder.locked():
-        run = _Run(experiment, folder, stop or Stop(), on_progress, clock)
-        arms = _arms(experiment, models, tools or ToolRegistry(), settings, options_of)
-        if arms and models is not None:
-            run.budget.check(models)
         _made(folder, experiment)
         run.known()
         try:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import BAD_KEY, ProviderFake, View, brain
-from tests.support.command import PATIENCE, ROOT, Ended, command, ended, on_terminal, started
+from tests.support.command import PATIENCE, ROOT, Ended, command, ended, on_terminal, openai, started
 from tests.support.experiment_files import NAMES, paid, put, report_of, turns
 from tests.support.experiments import recorded
 
@@ -225,6 +225,19 @@ async def test_recorded_answers_need_no_model_and_no_key(tmp_path: Path) -> None
         "weak": 0.333, "strong": 0.667, "cascade": 0.667,
     }  # fmt: skip
     assert (tmp_path / "out" / "report.html").is_file()
+
+
+async def test_the_live_example_runs_on_any_model(tmp_path: Path) -> None:
+    example = str(ROOT / "examples" / "routing" / "live.toml")
+    async with ProviderFake(brain) as fake:
+        result = await command(
+            "experiment", "run", example, "--output", "out", "--json", home=tmp_path, env=openai(fake)
+        )
+        assert fake.refusals == []
+    assert result.code == 0, result.err
+    assert {arm["name"]: arm["statuses"] for arm in result.data["report"]["arms"]} == {
+        "agent": {"completed": 8}, "planned": {"completed": 8},
+    }  # fmt: skip
 
 
 async def test_the_example_runs_offline(tmp_path: Path) -> None:

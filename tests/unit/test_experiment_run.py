@@ -351,7 +351,7 @@ async def test_arms_are_checked_before_anything_is_run(arms: Any, said: str, tmp
     with pytest.raises(ConfigError, match=said):
         await world.run(experiment(1, arms={"good": {}, **arms}), tmp_path / "run")
     assert world.calls == 0
-    assert not (tmp_path / "run" / "experiment.json").exists()
+    assert not (tmp_path / "run").exists()
 
 
 async def test_a_task_s_plan_is_executed_as_it_is_and_a_control_does_without(tmp_path: Path) -> None:
