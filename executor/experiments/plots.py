@@ -29,6 +29,8 @@ DARK_INK, DARK_QUIET, DARK_PAPER = "#e4e5e7", "#a2a5ab", "#131416"
 MARKERS = ("o", "s", "^", "D", "v", "P")
 SIZE = (7.2, 4.6)
 """Inches; at 72 points each."""
+SCALE = 1.5
+"""Pixels of a picture by itself for each of its points."""
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 SETTINGS = {
     "svg.hashsalt": "dagwright", "svg.fonttype": "none", "font.family": ["DejaVu Sans"], "font.size": 9.5,
@@ -275,6 +277,8 @@ def _svg(figure: Figure, name: str, title: str, *, standalone: bool) -> str:
     text = re.sub(r'(<svg [^>]*?)width="[^"]*pt" height="[^"]*pt" ', r'\1role="img" ', text, count=1)
     text = re.sub(r'(<svg [^>]*?)height="[^"]*pt"([^>]*?)width="[^"]*pt"', r'\1role="img"\2', text, count=1)
     if standalone:
+        width, height = (round(SCALE * 72 * side) for side in SIZE)
+        text = text.replace('role="img"', f'role="img" width="{width}" height="{height}"', 1)
         at = text.index(">", text.index("<svg")) + 1
         text = f"{text[:at]}<style>{_style()}</style>{text[at:]}"
     return text

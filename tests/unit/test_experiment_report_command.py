@@ -100,3 +100,20 @@ def test_two_runs_are_compared(runs: Path, capsys: pytest.CaptureFixture[str]) -
     arms = {arm["arm"]: arm for arm in json.loads(capsys.readouterr().out)["arms"]}
     assert arms["weak"]["quality"]["difference"] == 0
     assert arms["longest"]["cost"]["ratio"]["low"] > 1
+
+
+def test_the_report_in_docs_is_made_by_one_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from benchmarks.routing_report import main as make
+
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "gsm8k_responses.csv").write_bytes((EXAMPLE.parent / "gsm8k_excerpt.csv").read_bytes())
+    assert make(["--data", str(tmp_path / "data"), "--output", str(tmp_path)]) == 0
+    text = (tmp_path / "routing-report.md").read_text()
+    assert "70 tasks x 13 arms" in text
+    assert "| learned |" in text
+    for name in ("cost", "routers"):
+        assert f"(images/routing/{name}.svg)" in text
+        assert (tmp_path / "images" / "routing" / f"{name}.svg").read_text().startswith("<svg")
+    told = capsys.readouterr().out.strip()
+    assert told == text.strip().splitlines()[-1].replace("\\", "")
+    assert make(["--data", str(tmp_path / "none")]) == 2
