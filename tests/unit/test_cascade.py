@@ -414,5 +414,6 @@ async def test_a_job_that_goes_on_asks_nobody_about_what_was_chosen() -> None:
     assert again.job.steps["x"].escalated_from == "weak"
     assert choices(again.events)[:2] == choices(whole.events)[:2]
     begun = await run(unsure(), whole.events[: mine[0]])
-    assert [event.channel for event in begun.events[mine[0] :]][:2] == ["note", "phase"]
+    following = [(event.channel, event.step_id) for event in begun.events[mine[0] :]]
+    assert following[:2] == [("note", None), ("step_progress", "x")]
     assert choices(begun.events) == choices(whole.events)
