@@ -63,13 +63,14 @@ class Reports:
         if form == "json" and row["reported"]:
             return await self.store.report(experiment) or b""
         key = (experiment, int(row["done"]), form)
-        async with self._turn:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-            made = await self._made(row, found, form)
-            self._keep(key, made)
-            return made
+        if key not in self._kept:
+            async with self._turn:
+                if key not in self._kept:  # nobody made it meanwhile
+                    made = await self._made(row, found, form)
+                    self._keep(key, made)
+                    return made
+        self._kept.move_to_end(key)
+        return self._kept[key]
 
     async def report_ended(self) -> None:
         """Makes and keeps the reports of experiments that have ended."""

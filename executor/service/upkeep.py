@@ -18,6 +18,8 @@ EVERY = 60.0
 """Seconds between looks at the batches, where none is due before."""
 SOON = 0.05
 """Seconds between looks at least."""
+PAUSE = 1.0
+"""Seconds between looks for reports to be made at least."""
 AGAIN = 5.0
 """Seconds before the next look where the database did not answer."""
 
@@ -73,6 +75,7 @@ class Upkeep:
                 await self._reports.report_ended()
             except outages() as error:
                 log.warning("experiments_not_reported", error=str(error) or type(error).__name__)
+            await asyncio.sleep(PAUSE)
             with suppress(TimeoutError):
                 async with asyncio.timeout(EVERY):
                     await self._wanted.wait()
