@@ -56,13 +56,15 @@ def experiment(tasks: int = 3, *, arms: dict[str, Any] | None = None, **head: An
 @dataclass
 class World:
     """One life of a process: `calls` counts what models were asked, `effects` what the tool did, by key. `before` is
-    awaited before each reply, and may end the run. `harmless`: the tool may be run again."""
+    awaited before each reply, and may end the run. `harmless`: the tool may be run again; `during` is called while it
+    runs."""
 
     before: Callable[[int], Awaitable[None]] | None = None
     calls: int = 0
     open: int = 0
     effects: list[str] = field(default_factory=list)
     harmless: bool = True
+    during: Callable[[str], None] = lambda key: None
 
     async def reply(self, request: ChatRequest) -> Any:
         self.calls += 1
@@ -85,6 +87,7 @@ class World:
         def write(text: str, ctx: ToolContext) -> str:
             """Writes a text down."""
             self.effects.append(ctx.key)
+            self.during(ctx.key)
             return f"wrote {text}"
 
         return ToolRegistry([write])

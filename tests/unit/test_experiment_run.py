@@ -232,6 +232,24 @@ async def test_a_killed_run_goes_on_from_what_is_on_disk(tmp_path: Path) -> None
         assert world.calls == straight.calls - recorded
 
 
+async def test_what_may_have_taken_effect_is_not_done_again_and_the_cell_says_so(tmp_path: Path) -> None:
+    asked = experiment(1, arms={"agent": {"mode": "react"}})
+    world = World(harmless=False, during=lambda key: shutil.copytree(tmp_path / "run", tmp_path / "copy"))
+    await world.run(asked, tmp_path / "run")
+    again = World(harmless=False)
+    assert (await again.run(asked, tmp_path / "copy")).status == "done"
+    (outcome,) = outcomes(tmp_path / "copy").values()
+    assert (len(world.effects), again.effects) == (1, [])
+    assert (outcome.status, outcome.error_code) == ("partial", "uncertain_effect")
+    harmless = World()
+    shutil.rmtree(tmp_path / "copy")
+    first = World(during=lambda key: shutil.copytree(tmp_path / "other", tmp_path / "copy"))
+    await first.run(asked, tmp_path / "other")
+    await harmless.run(asked, tmp_path / "copy")
+    assert harmless.effects == first.effects, "what only reads is run again"
+    assert outcomes(tmp_path / "copy") == outcomes(tmp_path / "other")
+
+
 async def test_an_outcome_that_was_lost_is_read_from_the_log_again(tmp_path: Path) -> None:
     asked = experiment(2)
     await World().run(asked, tmp_path / "run")
