@@ -92,7 +92,8 @@ class JobState:
             models = models.with_roles(self.options.roles)
         for name in models.names():
             models.fallbacks(name)  # one that is not registered is a mistake now, not in the middle of an outage
-        self.options.run.routing.check(models)
+        if len(models):  # without any the job says so itself
+            self.options.run.routing.check(models)
         budget = request.budget
         self.past, self._retold = past, Retold(past)
         self.effects = Effects() if past is None else past.effects.copy()

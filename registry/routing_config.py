@@ -105,7 +105,8 @@ def anchored(value: Any, folder: str | os.PathLike[str]) -> Any:
     table = table_of(value)
     if table["use"] == "learned" and isinstance(table.get("file"), str):
         return {**table, "file": str(Path(folder) / Path(table["file"]).expanduser())}
-    if ":" in table["use"] and BASE not in table:
+    own = ":" in table["use"] or (table["use"] in _registered and _takes_base(_registered[table["use"]]))
+    if own and BASE not in table:
         return {**table, BASE: str(Path(folder).absolute())}
     return table if len(table) > 1 else table["use"]
 
