@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 from agent.activity import Activity
 from agent.services import at_once
 from registry.budget import Amount, Budget, cost_of
-from registry.context import caller
+from registry.context import Caller, caller
 from registry.errors import UsageError
 from registry.llm import LLM
 from registry.llm_types import CallRecord, Prepared
@@ -19,7 +19,7 @@ from registry.models import ModelRegistry
 from registry.redaction import redact_data
 
 from .job_time import JobTime
-from .reservations import Reservations, unpriced
+from .reservations import Reservation, Reservations, unpriced
 from .tally import Tally
 
 Place: TypeAlias = tuple[str | None, int, int, str, str | None]
@@ -46,10 +46,11 @@ class Ledger:
     """A job's scope for its models: each try becomes a `turn` event and is added up by role and by model.
 
     `append(channel, payload, step_id)` is the job's log. With a budget in money or tokens, what a call may cost at most
-    is reserved before it and settled after it; `models` are those of the job, `time` is its clock. Refusals, lowered
-    limits and the account at the end become `budget` events. `barrier` returns when the log is kept for good: no reply
-    is used before, so that none is ever paid for twice. `behind` is a budget beyond the job's own. Raises
-    BudgetUnpricedError for a budget in money where a model, a fallback too, has no price.
+    is reserved before it, stored before it is sent, and settled after it; `models` are those of the job, `time` is its
+    clock. What is reserved, refusals, lowered limits and the account at the end become `budget` events. `barrier`
+    returns when the log is kept for good: no reply is used before, so that none is ever paid for twice. `behind` is a
+    budget beyond the job's own. Raises BudgetUnpricedError for a budget in money where a model, a fallback too, has no
+    price.
     """
 
     def __init__(
@@ -76,12 +77,15 @@ class Ledger:
                     raise unpriced(name, models.get(name).model_id)
         self.tally = Tally()
         self._known: defaultdict[Place, deque[LLMResult]] = defaultdict(deque)
+        self._number = 0
 
     def restore(self, turns: Iterable[Event], pending: Iterable[Event]) -> None:
-        """Takes up a job's account. `turns`: all `turn` events so far, which were paid for; `pending`: those of them
-        whose replies are given again when they are asked for, since what became of them is not known."""
+        """Takes up a job's account. `turns`: all `turn` events so far, which were paid for, and those that stand for
+        calls that were lost with their worker; `pending`: those of them whose replies are given again when they are
+        asked for, since what became of them is not known."""
         for event in turns:
             self._count(event.payload)
+            self._number = max(self._number, event.payload.get("reserved", 0))
         for event in pending:
             if event.payload["result"] is not None:
                 self._known[place_of(event)].append(LLMResult.from_json(event.payload["result"]))
@@ -116,7 +120,27 @@ class Ledger:
         if self._behind is not None:
             await self._behind.reserve(llm, prepared)
             await self._may_begin()
+        if prepared.reservation is not None:
+            await self._set_down(llm, prepared.reservation)
+            await self._may_begin()
         self._activity.model(1)
+
+    async def _set_down(self, llm: LLM, held: Reservation) -> None:
+        """Stores what the call may cost before it is sent: whoever goes on with the job if its reply never comes into
+        the log knows that it was made, and what it may have cost."""
+        who = caller()
+        self._number += 1
+        held.number = self._number
+        told = {
+            "reason": "reserved",
+            "reserved": held.number,
+            **_place(who),
+            "model": llm.name,
+            "model_id": llm.model_id,
+            "bound": _figures(held.amount),
+        }
+        self._append("budget", told, who.step_id)
+        await self._barrier()
 
     async def _may_begin(self) -> None:
         if caller().call_id is None:  # a tool that has begun may end, with what models do for it
@@ -128,6 +152,9 @@ class Ledger:
             self._behind.release(prepared)
         if self.reservations is not None:
             self.reservations.release(prepared)
+            held = prepared.reservation
+            if held is not None and held.number:
+                self._append("budget", {"reason": "released", "reserved": held.number}, caller().step_id)
 
     async def record(self, record: CallRecord) -> None:
         """Adds one try: a call that failed before it could cost anything counts as no call."""
@@ -203,9 +230,12 @@ def place_of(turn: Event) -> Place:
 
 
 def _turn(record: CallRecord, held: Amount | None) -> dict[str, Any]:
-    more: dict[str, Any] = {} if record.caller.round == 1 else {"round": record.caller.round}
-    if record.usage is None and record.prepared.reservation is not None:
-        more["bound"] = _figures(record.prepared.reservation.amount)
+    more: dict[str, Any] = {}
+    reserved: Reservation | None = record.prepared.reservation
+    if reserved is not None and reserved.number:
+        more["reserved"] = reserved.number
+    if reserved is not None and record.usage is None:
+        more["bound"] = _figures(reserved.amount)
     if record.usage is None and held is not None:
         more["bound_behind"] = _figures(held)
     if record.cached:
@@ -217,9 +247,7 @@ def _turn(record: CallRecord, held: Amount | None) -> dict[str, Any]:
             more["masked"] = True  # the log does not have it as it was
     return {
         **more,
-        "role": record.caller.role,
-        "step_attempt": record.caller.attempt,
-        "call_id": record.caller.call_id,
+        **_place(record.caller),
         "model": record.model_name,
         "model_id": record.model_id,
         "attempt": record.attempt,
@@ -229,6 +257,12 @@ def _turn(record: CallRecord, held: Amount | None) -> dict[str, Any]:
         "error": None if record.error is None else {"code": record.error.code, "message": str(record.error)},
         "usage": None if record.usage is None else record.usage.to_json(),
     }
+
+
+def _place(who: Caller) -> dict[str, Any]:
+    """What `place_of` reads, beside the step."""
+    round_ = {} if who.round == 1 else {"round": who.round}
+    return {**round_, "role": who.role, "step_attempt": who.attempt, "call_id": who.call_id}
 
 
 def _figures(amount: Amount) -> dict[str, Any]:

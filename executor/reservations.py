@@ -43,13 +43,15 @@ common servers take."""
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """What is set aside for one call under way. `lowered`: its output limit is less than what was asked for."""
+    """What is set aside for one call under way. `lowered`: its output limit is less than what was asked for. `number`:
+    under which it stands in the job's log once it is about to be sent."""
 
     llm: LLM
     amount: Amount
     task: asyncio.Task[Any] | None
     limited_by_us: bool
     lowered: bool
+    number: int = 0
 
 
 @dataclass(slots=True)

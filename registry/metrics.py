@@ -34,6 +34,8 @@ GOING = frozenset({"running", "waiting"})
 JOB_ENDS = frozenset({"completed", "partial", "failed", "cancelled", "budget_exceeded"})
 DECISIONS = frozenset({"waiting", "approved", "rejected", "expired", "cancelled"})
 BUDGET_REASONS = frozenset({"refused", "lowered", "overbilled", "end"})
+BOOKKEEPING = frozenset({"reserved", "released", "end"})
+"""Reasons that go with every call, or every job."""
 CALL_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320)
 """Upper bounds of the histogram of model calls: from a cached short reply to a long one of a reasoning model."""
 JOB_SECONDS = (1, 5, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200)
@@ -186,7 +188,7 @@ class Metrics:
 
     def _budget(self, event: Event) -> None:
         reason = _known(event.payload.get("reason"), BUDGET_REASONS)
-        if reason != "end":
+        if event.payload.get("reason") not in BOOKKEEPING:
             self.budget.labels(reason).inc()
 
 

@@ -78,7 +78,7 @@ class JobLog(ABC):
 
     def append(self, channel: str, payload: Mapping[str, Any], step_id: str | None = None) -> None:
         """Adds an event, or holds an answer delta back for `merge_seconds` to merge it with the next ones."""
-        if self.closed or (self.sealed and channel != "turn"):
+        if self.closed or (self.sealed and not _of_a_cut(channel, payload)):
             return
         if channel == "answer":
             if payload.get("status") == "delta":
@@ -107,7 +107,7 @@ class JobLog(ABC):
 
     def seal(self) -> None:
         """The job goes on elsewhere, from what was appended until now: what its end here makes of it is no news. Only
-        what calls have cost that are cut off is still taken."""
+        what calls have cost that are cut off is still taken, and that others were not made."""
         self.flush()
         self.sealed = True
         metrics.left(self.job_id)
@@ -170,6 +170,10 @@ class JobLog(ABC):
                 self.on_event(event)
             except Exception as error:  # noqa: BLE001 - an observer that fails must not cost the work it observes
                 log.error("observer_failed", channel=channel, seq=event.seq, **error_fields(error))
+
+
+def _of_a_cut(channel: str, payload: Mapping[str, Any]) -> bool:
+    return channel == "turn" or (channel == "budget" and payload.get("reason") == "released")
 
 
 def is_public(channel: str) -> bool:

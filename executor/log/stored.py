@@ -212,6 +212,7 @@ class StoredLog(JobLog):
             None if ending is None else dict(ending.summary),
             [(event.channel, event.ts, event.step_id, is_public(event.channel), event.payload) for event in events],
             None if ending is None else ending.cost_usd,
+            all(map(_no_news, events)),
         )
 
     # What the front gives
@@ -242,6 +243,13 @@ class StoredLog(JobLog):
     def _answer_void(self, step_id: str | None) -> None:
         if step_id is None and self._said:
             self._part, self._said, self._merged = self._part + 1, 0, 0
+
+
+def _no_news(event: Event) -> bool:
+    """Whether an event only says that somebody is at work, and not that the job has come further."""
+    if event.channel == "budget":
+        return bool(event.payload.get("reason") == "reserved")
+    return event.channel == "note" and bool(event.payload.get("kind") == "restored")
 
 
 def _hopeless() -> tuple[type[Exception], ...]:

@@ -20,6 +20,7 @@ from planner.plan import Plan
 from registry.fallback import Fallback
 from registry.messages import Event
 
+from .lost_calls import LostCalls
 from .past_talk import Said, TalkFold
 from .past_time import PastTime
 from .step_past import CHECKS, StepFold, StepPast
@@ -53,9 +54,10 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What the job's calls came to. `turns` are all `turn` events, `pending` those whose replies may be asked for
-    again; `retold` the changes of model in the running stage, which may come again. `open_calls`: tools whose call was
-    begun and of which no end is known, by key. `cut_by_budget`: a reply was cut by a limit that the budget set."""
+    """What the job's calls came to. `turns` are all `turn` events, and one for each call that was lost, `pending` those
+    whose replies may be asked for again; `retold` the changes of model in the running stage, which may come again.
+    `open_calls`: tools whose call was begun and of which no end is known, by key. `cut_by_budget`: a reply was cut by a
+    limit that the budget set."""
 
     rounds: int
     iterations: int
@@ -145,6 +147,7 @@ class _Fold:
         self.calls: list[tuple[int, Mapping[str, Any]]] = []
         self.turns: list[Event] = []
         self.pending: list[Event] = []
+        self.lost = LostCalls()
         self.open_calls: dict[str, str] = {}
         self.answer: list[str] = []
         self.answer_state: AnswerState = "none"
@@ -156,6 +159,7 @@ class _Fold:
     def hear(self, event: Event) -> None:
         """The next event."""
         self.time.hear(event)
+        self.lost.hear(event)
         if event.channel == "inject":
             self._injected(event)
             return
@@ -323,6 +327,10 @@ class _Fold:
     # All of it
 
     def past(self) -> JobPast:
+        for lost in self.lost.turns():
+            self._turn(lost)
+            if lost.step_id in self.folds:
+                self.folds[lost.step_id].hear(lost)
         begun = {
             name: fold.past(self.time.steps.get(name, 0.0), self.talk.waits(name))
             for name, fold in self.folds.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from executor import JobOptions, RunOptions, run_job, start_job
 from executor.ledger import Ledger
+from executor.recovery import JobPast
 from executor.reservations import Reservations
 from planner import Plan, PlanStep
 from registry import Budget, ModelRegistry, Price, tool
@@ -31,7 +32,7 @@ from registry.errors import (
 )
 from registry.llm import LLM
 from registry.llm_types import ChatRequest, Prepared
-from registry.messages import LLMResult, Message, ToolCall, Usage
+from registry.messages import Event, LLMResult, Message, ToolCall, Usage
 from registry.retry import Tries
 from registry.testing import FakeClock, ScriptedLLM
 from tests.support.virtual_time import virtually
@@ -211,6 +212,81 @@ async def test_no_crowd_of_callers_passes_the_budget(
     spent = reservations.account.spent
     assert budget.usd is None or bill.usd <= spent.usd  # never reported as less than it was
     assert budget.tokens is None or bill.tokens <= spent.tokens
+
+
+class Kept:
+    """A log that is stored a little later, up to whatever was appended then; and what the provider had charged."""
+
+    def __init__(self, rng: Random, check: Callable[[Sequence[Event]], None]) -> None:
+        self.rng, self.check = rng, check
+        self.events: list[Event] = []
+        self.stored = 0
+
+    def append(self, channel: str, payload: Mapping[str, Any], step_id: str | None) -> None:
+        self.check(self.events[: self.stored])
+        payload = json.loads(json.dumps(payload))
+        self.events.append(Event("job_1", len(self.events) + 1, 0.0, channel, step_id, payload))
+
+    async def barrier(self) -> None:
+        length = len(self.events)
+        for _ in range(self.rng.randrange(5)):
+            await asyncio.sleep(0)
+        self.stored = max(self.stored, length)
+        self.check(self.events[: self.stored])
+
+
+@settings(deadline=None, max_examples=60)
+@given(BUDGETS, PRICES, st.integers(1, 6), st.integers(0, 2**32))
+@virtually
+async def test_whatever_is_stored_counts_at_least_what_was_charged(
+    budget: Budget, price: Price, callers: int, seed: int
+) -> None:
+    """Whenever its process dies: calls that nobody knows the end of count as their bounds, each of them once."""
+    rng, bill = Random(seed), Bill()
+
+    def check(events: Sequence[Event]) -> None:
+        past = JobPast.read(events).account
+        ledger = Ledger(lambda *event: None, budget, registry)
+        ledger.restore(past.turns, past.pending)
+        assert ledger.reservations is not None
+        spent = ledger.reservations.account.spent
+        assert budget.usd is None or bill.usd <= spent.usd
+        assert budget.tokens is None or bill.tokens <= spent.tokens
+        told = [event.payload for event in events]
+        unsent = sum(payload.get("reason") == "released" for payload in told)
+        sent = sum(payload.get("reason") == "reserved" for payload in told) - unsent
+        assert len(past.turns) == sent
+        unknown = any(turn.payload["usage"] is None for turn in past.turns)
+        assert ledger.tally.usage.partial == unknown
+        numbers = [turn.payload["reserved"] for turn in past.turns]
+        assert len(numbers) == len(set(numbers))
+
+    log = Kept(rng, check)
+    llm = Provider(rng, bill, lambda request: "text", price=price, clock=FakeClock(), max_output_tokens=512)
+    llm.gate = Narrow(rng.randint(1, 4))
+    registry = ModelRegistry()
+    registry.register("m0", llm, roles=["smart"])
+    model = registry.scoped(Ledger(log.append, budget, registry, barrier=log.barrier)).get("m0")
+
+    async def caller_of(number: int) -> None:
+        with calling(step_id=f"s{number}"):
+            for _ in range(rng.randint(1, 4)):
+                try:
+                    await model.chat([Message.user("x" * rng.randint(1, 500))])
+                except LLMError as error:
+                    if isinstance(error, BudgetExceededError):
+                        return
+
+    async with asyncio.timeout(PATIENCE):
+        tasks = [asyncio.create_task(caller_of(number)) for number in range(callers)]
+        for _ in range(rng.randint(0, callers)):
+            for _ in range(rng.randrange(20)):
+                await asyncio.sleep(0)
+            rng.choice(tasks).cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(result is None or isinstance(result, asyncio.CancelledError) for result in results), results
+    await log.barrier()
+    check(log.events)
 
 
 @settings(deadline=None, max_examples=100)

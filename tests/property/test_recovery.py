@@ -13,6 +13,7 @@ from agent.waits import Decision, PendingCall
 from executor.job_options import JobOptions
 from executor.job_types import JobRequest
 from executor.options import RunOptions
+from executor.recovery.lost_calls import LostCalls
 from executor.results import StepResult
 from planner import Plan, PlanStep
 from registry import ModelRegistry, Price
@@ -410,7 +411,14 @@ async def _goes_on(make: Any, whole: Run, prefix: Sequence[Event]) -> Run:
     place = f"after {len(prefix)} of {len(whole.events)}: {prefix[-1].channel} {dict(prefix[-1].payload)}"[:400]
     assert again.events[: len(prefix)] == tuple(prefix), place
     _nothing_twice(again, len(prefix), place)
-    if not open_writes(prefix, ["write"]):
+    lost = LostCalls()
+    for event in again.events:
+        lost.hear(event)
+    if lost.turns():  # a budget has less left then
+        assert again.job.usage.partial, place
+        assert again.job.usage.calls == len(lost.turns()) + len(turns(again.events)), place
+        assert all(event.seq <= len(prefix) for event in lost.turns()), place
+    elif not open_writes(prefix, ["write"]):
         _the_same(whole, again, place, cuts=make().cuts)
     elif make in (
         given,

@@ -18,6 +18,7 @@ returning *, exists (select from dw_inbox where job = dw_jobs.id) as spoken_to
 -- One statement: checks the owner, advances seq, stores the events, wakes the readers where there were any
 -- (`events.watch`). No row: ownership is lost.
 -- $3 is the seq that the writer believes to be the last one; $4 status and $5 summary are null where nothing changes.
+-- $8: none of the events says that the job has come further, so that it is still where it was when it was claimed.
 -- $6: the events, each an array; one value is made and read in half the time of five arrays.
 with owned as (
     update dw_jobs
@@ -26,6 +27,7 @@ with owned as (
         summary = coalesce($5, summary),
         ended_at = case when $5::jsonb is null then ended_at else now() end,
         cost_usd = coalesce($7, cost_usd),
+        claimed_seq = case when $8 and claimed_seq = seq then seq + jsonb_array_length($6) else claimed_seq end,
         owner = case when $5::jsonb is null then owner end
     where id = $1 and owner = $2 and seq = $3
     returning id, seq, cancel, watched
