@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
+import json
 import time
+import tomllib
 from collections.abc import AsyncIterator
 from html import unescape
 from pathlib import Path
@@ -13,6 +15,10 @@ from typing import Any
 
 import pytest
 
+from executor.experiments.experiment_file import experiment_of
+from executor.experiments.graders import grade_all
+from executor.experiments.recorded import recorded_outcomes
+from executor.experiments.report import report_of as report_of_cells
 from executor.service import experiment_reports
 from tests.support.experiments import TARGETS, created, got, live, recorded, until
 from tests.support.service import Service, running
@@ -144,3 +150,27 @@ async def test_what_a_cell_left_that_nobody_can_read_is_a_failure(service: Servi
     )  # fmt: skip
     report = (await report_of(service, await until(service.http, made))).json()
     assert (report["arms"][0]["failures"], report["arms"][0]["quality"]["mean"]) == (1, 0.0)
+
+
+async def test_a_file_and_a_request_come_to_the_same_report(service: Service) -> None:
+    """The example with recorded answers, its rows in the request."""
+    folder = Path(__file__).parents[2] / "examples" / "routing"
+    body = tomllib.loads((folder / "gsm8k.toml").read_text())
+    del body["arms"]["learned"]  # a file of the server's
+    given = list(csv.DictReader(io.StringIO((folder / "gsm8k_excerpt.csv").read_text())))
+    del body["experiment"]["data"]
+    with_files = {**body, "experiment": {**body["experiment"], "data": str(folder / "gsm8k_excerpt.csv")}}
+    experiment = experiment_of(with_files, base=folder)
+    outcomes = [outcome for arm in experiment.arms for outcome in recorded_outcomes(experiment, arm)]
+    expected = report_of_cells(experiment, outcomes, await grade_all(experiment, outcomes)).to_json()
+
+    body["experiment"]["tasks"] = {"rows": [{"n": f"gsm8k_excerpt-{at}", "prompt": row["prompt"]} for at, row in
+                                            enumerate(given, 1)], "input": "prompt", "id": "n"}  # fmt: skip
+    for model in body["recorded"].values():
+        del model["file"]
+        model["rows"] = [{name: row[name] for name in ("prompt", model["answer"], model["score"])} for row in given]
+    made = await created(service.http, body)
+    assert made["counts"]["recorded"] == len(given) * len(experiment.arms) > 1_000
+    report = (await report_of(service, made)).json()
+    assert report | {"experiment": None} == json.loads(json.dumps(expected)) | {"experiment": None}
+    assert [router["arm"] for router in report["routers"]] == ["longest"]
