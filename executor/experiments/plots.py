@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, QUIET, PAPER = "#1c1d1f", "#5b5d61", "#fdfdfc"
+HOLLOW = "#fdfdfe"
+"""Stands for the ground, so that the lines behind a hollow mark don't show."""
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#997700", "#3b7f9f")
 DARK = ("#56b4e9", "#ff9a4d", "#4cc9a0", "#e29ad0", "#f0d04a", "#9fd4ee")
 DARK_INK, DARK_QUIET, DARK_PAPER = "#e4e5e7", "#a2a5ab", "#131416"
@@ -68,7 +70,7 @@ def cost_plot(report: Report, *, standalone: bool = True) -> str | None:
             point = (oracle.cost, oracle.quality.mean)
             axes.errorbar(*point, yerr=_ends(oracle.quality.mean, oracle.quality), fmt="*", color=QUIET, ms=10, lw=1)
             labels.append(("oracle", point, QUIET))
-        _legend(axes)
+        _legend(axes, simulated=any(arm.checker is not None for arm in arms))
         _write_labels(figure, axes, labels, [*arms])
         return _svg(figure, "cost", f"{report.head.name}: quality over cost", standalone=standalone)
 
@@ -159,8 +161,9 @@ def _group(axes: Axes, members: Sequence[ArmReport], place: int) -> list[tuple[s
     if len(members) > 1:
         order = sorted(range(len(x)), key=lambda i: x[i])
         axes.plot([x[i] for i in order], [y[i] for i in order], color=color, lw=0.8, alpha=0.5)
+    inside = color if members[0].checker is None else HOLLOW
     axes.errorbar(x, y, xerr=x_ends, yerr=y_ends, fmt=MARKERS[place % len(MARKERS)], color=color, ms=6, lw=1.1,
-                  capsize=2, zorder=4)  # fmt: skip
+                  capsize=2, zorder=4, mfc=inside)  # fmt: skip
     return [(_label(arm.name, first=arm is members[0]), point, color)
             for arm, point in zip(members, zip(x, y, strict=True), strict=True)]  # fmt: skip
 
@@ -197,7 +200,9 @@ def _random_line(axes: Axes, report: Report) -> None:
         axes.plot(*zip(*ends, strict=True), color=QUIET, lw=1.2, ls=":", label="random mixture, expected")
 
 
-def _legend(axes: Axes) -> None:
+def _legend(axes: Axes, *, simulated: bool) -> None:
+    if simulated:
+        axes.plot([], [], "o", color=QUIET, mfc="none", ms=6, label="hollow: its checker is simulated")
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="lower right", frameon=False, fontsize=9)
 
@@ -285,6 +290,7 @@ def _svg(figure: Figure, name: str, title: str, *, standalone: bool) -> str:
 
 
 _THEME = (
+    ("ground", HOLLOW, DARK_PAPER),
     ("ink", INK, DARK_INK),
     ("quiet", QUIET, DARK_QUIET),
     *((f"c{place}", light, dark) for place, (light, dark) in enumerate(zip(COLORS, DARK, strict=True))),
