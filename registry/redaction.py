@@ -38,6 +38,8 @@ __all__ = [
 
 MIN_SECRET = 8
 """A shorter value is no secret by itself: it would be found in innocent texts."""
+SHORTEST = min(MIN_SECRET, len("://:x@"))
+"""No text that is shorter holds anything to be masked: a password in a URL is what needs the fewest characters."""
 COMMON = frozenset(
     {
         "12345678", "anything", "changeme", "dagwright", "database", "disabled", "dummy-key", "fake-key", "lm-studio",
@@ -116,9 +118,12 @@ def _forms(value: str) -> set[str]:
 
 def redact(text: str) -> str:
     """The text with every secret masked; the same object where there is none."""
+    if len(text) < SHORTEST:
+        return text
     if len(text) > REPEATED:
         return _redacted(text, _known.all())
-    _known.all()
+    if not _known.environment_read:
+        _known.all()
     shown = _redacted_word(text, _known.state)
     return text if shown == text else shown
 
@@ -137,6 +142,9 @@ def _redacted(text: str, secrets: tuple[str, ...]) -> str:
     return masked_shapes(text)
 
 
+_PLAIN = (int, float, type(None))
+_LISTS = (list, tuple)
+_NESTED = (dict, list, tuple, Mapping)  # the plain ones first: to ask whether something is a mapping takes long
 MAX_DEPTH = 200
 """Levels of nested data that are looked at; what lies deeper is left out, as it can't be known to hold no secret."""
 
@@ -145,23 +153,23 @@ def redact_data(value: Any, depth: int = 0) -> Any:
     """JSON data with every text in it redacted, keys too; the same object where nothing was masked."""
     if isinstance(value, str):
         return redact(value)
-    if depth > MAX_DEPTH and isinstance(value, Mapping | list | tuple):
+    if isinstance(value, _PLAIN) or not isinstance(value, _NESTED):
+        return value
+    if depth > MAX_DEPTH:
         return "…"
-    if isinstance(value, Mapping):
-        return _redacted_mapping(value, depth)
-    if isinstance(value, list | tuple):
+    if isinstance(value, _LISTS):
         items = [redact_data(item, depth + 1) for item in value]
         if all(new is old for new, old in zip(items, value, strict=True)):
             return value
         return items if isinstance(value, list) else tuple(items)
-    return value
+    return _redacted_mapping(value, depth)
 
 
 def _redacted_mapping(value: Mapping[Any, Any], depth: int) -> Mapping[Any, Any]:
     changed: dict[Any, Any] | None = None
     for key, item in value.items():
         new_key = redact(key) if isinstance(key, str) and len(key) >= MIN_SECRET else key
-        new = redact_data(item, depth + 1) if not isinstance(item, bool | int | float | None) else item
+        new = item if isinstance(item, _PLAIN) else redact_data(item, depth + 1)
         if changed is None and (new is not item or new_key is not key):
             changed = {}
             for earlier, kept in value.items():

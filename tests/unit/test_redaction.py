@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 import threading
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,18 @@ from registry import redaction
 from registry.context import calling
 from registry.errors import ConfigError, LLMError
 from registry.messages import Event, Message
-from registry.redaction import know_environment, know_secret, know_url, redact, redact_data, redact_error, redact_fields
+from registry.redaction import (
+    SHORTEST,
+    know_environment,
+    know_secret,
+    know_url,
+    redact,
+    redact_data,
+    redact_error,
+    redact_fields,
+)
 from registry.retry import RetryPolicy
+from registry.secret_shapes import masked_shapes
 from registry.testing import ScriptedLLM
 from registry.tool_run import Artifact, run_tool
 from registry.tools import Tool, tool
@@ -79,6 +90,12 @@ def test_well_known_shapes(text: str, shown: str) -> None:
 )
 def test_innocent_texts_are_the_same_object(text: str) -> None:
     assert redact(text) is text
+
+
+def test_the_shortest_text_with_something_to_mask() -> None:
+    """Shorter ones are not looked at."""
+    assert redact("://:x@") == "://***@"
+    assert all(masked_shapes(text) is text for text in map("".join, product(":/@x-", repeat=SHORTEST - 1)))
 
 
 def test_short_and_common_values_are_no_secrets() -> None:
