@@ -56,14 +56,14 @@ async def test_the_plot_shows_what_the_report_says(database_url: str, watched: W
         pareto = await page.locator(".plot .point[data-pareto]").evaluate_all("nodes => nodes.map(n => n.dataset.name)")
         assert pareto == [one["name"] for one in told["arms"] if one["pareto"]]
         # the axes say where they begin
-        await expect(page.locator(".plot")).to_have_attribute("aria-label", re.compile("quality from 0.5 to 1.0"))
-        await expect(page.locator(".plot .axes")).to_contain_text("quality (begins at 0.5)")
+        await expect(page.locator(".plot")).to_have_attribute("aria-label", re.compile("quality from 50 % to 100 %"))
+        await expect(page.locator(".plot .axes")).to_contain_text("quality (begins at 50 %)")
         await expect(page.locator(".plot .axes")).to_contain_text("USD per 1,000 tasks")
         # and the tables the same figures
         row = page.locator("tr", has=page.locator("th", has_text="cascade[threshold=0.7]")).first
-        for text in ("0.781", "0.751 to 0.811", "$0.00192", "$0.00168 to $0.00216", "Pareto front", "214"):
+        for text in ("78.1 %", "75.1 to 81.1", "$0.00192", "$0.00168 to $0.00216", "Pareto front", "214"):
             await expect(row).to_contain_text(text)
-        await expect(page.locator("section", has_text="Differences").last).to_contain_text("−0.021")
+        await expect(page.locator("section", has_text="Differences").last).to_contain_text("−2.1")
         await expect(page.locator("section", has_text="Routers").last).to_contain_text("27 %")
         await expect(page.locator(".conclusion")).to_contain_text(told["conclusion"][:60])
 
@@ -80,7 +80,7 @@ def _scale(where: dict[str, tuple[float, float]], arms: dict[str, Any]) -> tuple
     return along("cost", x0, x1), along("quality", y0, y1)
 
 
-@pytest.mark.parametrize(("qualities", "begins"), [((0.04, 0.93), None), ((0.72, 0.78), "0.6"), ((0.0, 0.0), None)])
+@pytest.mark.parametrize(("qualities", "begins"), [((0.04, 0.93), None), ((0.72, 0.78), "60 %"), ((0.0, 0.0), None)])
 async def test_an_axis_begins_at_zero_or_says_so(
     database_url: str, watched: Watched, qualities: tuple[float, float], begins: str | None
 ) -> None:
@@ -134,9 +134,9 @@ async def test_by_keys_alone(database_url: str, watched: Watched) -> None:
         assert seen[-1] == "large"
         assert len(set(seen)) == 8
         await expect(here).to_have_attribute(
-            "aria-label", re.compile(r"^large, quality 0\.802 \(0\.772 to 0\.832\), cost")
+            "aria-label", re.compile(r"^large, quality 80\.2 % \(77\.2 to 83\.2\), cost")
         )
-        await expect(page.locator(".told")).to_contain_text("large, quality 0.802")
+        await expect(page.locator(".told")).to_contain_text("large, quality 80.2 %")
         await expect(page.locator("tr[data-marked]")).to_contain_text("large")
         await page.keyboard.press("Home")
         await expect(here).to_have_attribute("data-name", "small")

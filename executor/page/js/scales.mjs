@@ -28,7 +28,12 @@ export function qualityAxis(values) {
   const [least, most] = [Math.min(1, ...found), Math.max(0, ...found)];
   const from = least > 0.3 ? Math.floor((least - 0.05) * 10) / 10 : Math.min(0, Math.floor(least * 10) / 10);
   const top = most > 1 ? most : Math.min(1, Math.ceil((most + 0.02) * 10) / 10);
-  return axis(from, Math.max(top, from + 0.1));
+  return axis(from, Math.max(top, from + 0.1), 8);
+}
+
+/** A quality as its axis says it. */
+export function percentTick(value, step) {
+  return `${tick(value * 100, step * 100)} %`;
 }
 
 /** A number as an axis says it: no more places than its step has. */

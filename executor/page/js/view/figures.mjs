@@ -1,7 +1,12 @@
 // Figures of a report, as people read them.
 
-/** A share and its interval: 0.712 and 0.655 to 0.764. @returns {[string, string]} */
+/** A quality and its interval: 71.2 % and 65.5 to 76.4. @returns {[string, string]} */
 export function share(value) {
+  return Number.isFinite(value?.mean) ? [`${hundredths(value.mean)} %`, between(value, hundredths)] : ['—', ''];
+}
+
+/** A part of a gap and its interval: 0.712 and 0.655 to 0.764. @returns {[string, string]} */
+export function part(value) {
   return Number.isFinite(value?.mean) ? [thousandths(value.mean), between(value, thousandths)] : ['—', ''];
 }
 
@@ -24,10 +29,10 @@ export function dollars(value) {
   return `$${value.toFixed(Math.min(12, places))}`;
 }
 
-/** A difference, with its sign. */
-export function signed(value, places = 3) {
+/** A difference in points, hundredths, with its sign. */
+export function points(value) {
   if (!Number.isFinite(value)) return '—';
-  const text = Math.abs(value).toFixed(places);
+  const text = hundredths(Math.abs(value));
   return Number(text) === 0 ? text : `${value < 0 ? '−' : '+'}${text}`;
 }
 
@@ -50,6 +55,10 @@ export function percent(value) {
 /** An interval, where there is one. */
 export function between(value, told) {
   return Number.isFinite(value?.low) && Number.isFinite(value?.high) ? `${told(value.low)} to ${told(value.high)}` : '';
+}
+
+function hundredths(value) {
+  return (value * 100).toFixed(1);
 }
 
 function thousandths(value) {

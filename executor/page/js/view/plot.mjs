@@ -3,7 +3,7 @@
 
 import { h, s, say, set } from '../dom.mjs';
 import { widthOf } from '../pen.mjs';
-import { costAxis, qualityAxis, tick } from '../scales.mjs';
+import { costAxis, percentTick, qualityAxis, tick } from '../scales.mjs';
 import { line } from '../text.mjs';
 import { inLine, share, usd } from './figures.mjs';
 
@@ -84,7 +84,7 @@ export class Plot {
     const x = (cost) => EDGE.left + ((cost * times - across.from) / (across.to - across.from)) * (this.width - EDGE.left - EDGE.right);
     const y = (quality) => HEIGHT - EDGE.bottom - ((quality - up.from) / (up.to - up.from)) * (HEIGHT - EDGE.top - EDGE.bottom);
     const unit = times === 1 ? 'USD per task' : 'USD per 1,000 tasks';
-    const told = `${unit} from 0, quality from ${tick(up.from, up.step)} to ${tick(up.to, up.step)}`;
+    const told = `${unit} from 0, quality from ${percentTick(up.from, up.step)} to ${percentTick(up.to, up.step)}`;
     return { across, up, x, y, times, unit, told: `${told}.` };
   }
 
@@ -95,7 +95,7 @@ export class Plot {
     const every = Math.ceil((across.ticks.length * 52) / (right - left));
     const parts = up.ticks.flatMap((value) => [
       s('line', { class: 'grid', x1: left, x2: right, y1: y(value), y2: y(value) }),
-      s('text', { x: left - 8, y: y(value) + 4, 'text-anchor': 'end' }, tick(value, up.step)),
+      s('text', { x: left - 8, y: y(value) + 4, 'text-anchor': 'end' }, percentTick(value, up.step)),
     ]);
     for (const [at, value] of across.ticks.entries()) {
       if (at % every) continue;
@@ -107,7 +107,7 @@ export class Plot {
     parts.push(s('path', { class: 'axis', d: `M${left},${EDGE.top}V${bottom}H${right}` }),
       s('text', { class: 'name', x: right, y: HEIGHT - 8, 'text-anchor': 'end' }, unit),
       s('text', { class: 'name', x: 14, y: (EDGE.top + bottom) / 2, 'text-anchor': 'middle', transform: `rotate(-90 14 ${(EDGE.top + bottom) / 2})` },
-        broken ? `quality (begins at ${tick(up.from, up.step)})` : 'quality'));
+        broken ? `quality (begins at ${percentTick(up.from, up.step)})` : 'quality'));
     if (broken) parts.push(s('path', { class: 'axis break', d: `M${left - 5},${bottom - 6}l10,-4m-10,8l10,-4` }));
     return [s('g', { class: 'axes', 'aria-hidden': 'true' }, ...parts)];
   }
@@ -125,7 +125,8 @@ export class Plot {
     const whiskers = [];
     if (has(spot.quality)) whiskers.push(`M${left},${y(spot.quality.low)}V${y(spot.quality.high)}`);
     if (has(spot.cost)) whiskers.push(`M${x(spot.cost.low)},${top}H${x(spot.cost.high)}`);
-    const node = s('g', { class: 'point', role: 'img', tabindex: '-1', 'aria-label': told(spot), 'data-kind': spot.kind, 'data-pareto': spot.pareto ? 'true' : null },
+    const node = s('g', { class: 'point', role: 'img', tabindex: '-1', 'aria-label': told(spot), 'data-kind': spot.kind, 'data-pareto': spot.pareto ? 'true' : null,
+      'data-simulated': spot.simulated ? 'true' : null },
       s('circle', { class: 'reach', cx: left, cy: top, r: 12 }),
       whiskers.length ? s('path', { class: 'whiskers', d: whiskers.join('') }) : null,
       SHAPES[spot.kind](left, top));
@@ -160,7 +161,7 @@ export class Plot {
     const node = target?.closest?.('.point');
     const found = this.points.find((point) => point.node === node);
     if (found && target === document.activeElement) this.rove(this.kept = found.spot.name);
-    say(this.told, found ? told(found.spot) : 'Whiskers are 95 % intervals. Filled: on the Pareto front, no arm is both better and cheaper. Diamonds: baselines.');
+    say(this.told, found ? told(found.spot) : 'Whiskers are 95 % intervals. Filled: on the Pareto front, no arm is both better and cheaper. Diamonds: baselines. Dashed: the checker is simulated.');
     this.marked(found?.spot.kind === 'arm' ? found.spot.name : null);
   }
 
@@ -176,7 +177,7 @@ export class Plot {
 /** What is drawn of a report. Of baselines only those that are no arm of their own. */
 function spots(report) {
   const value = (found) => (Number.isFinite(found?.mean) ? found : null);
-  const arms = (report.arms ?? []).map((arm) => ({ kind: 'arm', name: String(arm.name), quality: value(arm.quality), cost: value(arm.cost), pareto: Boolean(arm.pareto) }));
+  const arms = (report.arms ?? []).map((arm) => ({ kind: 'arm', name: String(arm.name), quality: value(arm.quality), cost: value(arm.cost), pareto: Boolean(arm.pareto), simulated: Number.isFinite(arm.checker) }));
   const baselines = (report.baselines ?? []).filter((one) => !(one.of?.length === 1)).map((one) => ({
     kind: 'baseline', name: `${one.name} of ${(one.of ?? []).join(', ')}`, quality: value(one.quality), cost: value(one.cost), pareto: false,
   }));
@@ -188,9 +189,9 @@ function has(value) {
 }
 
 /** A point in words. */
-function told({ kind, name, quality, cost, pareto }) {
+function told({ kind, name, quality, cost, pareto, simulated }) {
   const what = kind === 'baseline' ? 'baseline' : pareto ? 'on the Pareto front' : '';
-  return [line(name, 100), `quality ${inLine(share(quality))}`, `cost per task ${inLine(usd(cost))}`, what].filter(Boolean).join(', ');
+  return [line(name, 100), `quality ${inLine(share(quality))}`, `cost per task ${inLine(usd(cost))}`, what, simulated ? 'its checker is simulated' : ''].filter(Boolean).join(', ');
 }
 
 function cutTo(text, font) {

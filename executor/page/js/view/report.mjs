@@ -3,12 +3,24 @@
 
 import { h, fill, set, show } from '../dom.mjs';
 import { count, duration, line, long, tokens } from '../text.mjs';
-import { between, chance, dollars, number, percent, share, signed, usd } from './figures.mjs';
+import { between, chance, dollars, number, part, percent, points, share, usd } from './figures.mjs';
 import { Plot } from './plot.mjs';
 
 /** Rows of a table that are shown; the files hold all. */
 const ROWS = 200;
 const NOTES = 50;
+/** Of the table of arms: what each says, and whether it is there even where all say nothing. */
+const COLUMNS = [
+  ['quality', (arm) => share(arm.quality), true],
+  ['cost per task', (arm) => usd(arm.cost), true],
+  ['in all', (arm) => [arm.cost ? `${arm.cost.partial ? '≥ ' : ''}${dollars(arm.cost.total)}` : '—', arm.cost?.unknown ? `${whole(arm.cost.unknown)} unknown` : '']],
+  ['time, p95', (arm) => (arm.latency ? [duration(arm.latency.p50), duration(arm.latency.p95)] : ['—'])],
+  ['tasks', (arm) => [whole(arm.n_tasks), arm.missing ? `${whole(arm.missing)} cells to come` : ''], true],
+  ['replans', (arm) => [whole(arm.replans)]],
+  ['failed', (arm) => [whole(arm.failures), ways(arm)]],
+  ['escalated', (arm) => [whole(arm.escalated)]],
+  ['PGR', (arm) => [number(arm.pgr)]],
+];
 
 export class Report {
   /** @param {HTMLElement} node */
@@ -57,35 +69,32 @@ export class Report {
   }
 
   tellArms({ arms = [], baselines = [], experiment }) {
-    const head = ['arm', 'quality', 'cost per task', 'in all', 'time, p95', 'tasks', 'replans', 'failed', 'escalated', 'PGR'];
+    const shown = arms.slice(0, ROWS);
+    const columns = COLUMNS.filter(([, told, always]) => always || shown.some((arm) => !['—', '0'].includes(told(arm)[0])));
     this.rows = new Map();
-    const rows = arms.slice(0, ROWS).map((arm) => {
-      const how = arm.kind === 'recorded' ? 'recorded' : arm.mode;
-      const name = name_(arm.name, [how, arm.routing, arm.name === experiment?.reference ? 'reference' : null, arm.pareto ? 'Pareto front' : null]);
-      const row = h('tr', {}, name, cell(...share(arm.quality)), cell(...usd(arm.cost)),
-        cell(arm.cost ? `${arm.cost.partial ? '≥ ' : ''}${dollars(arm.cost.total)}` : '—', arm.cost?.unknown ? `${whole(arm.cost.unknown)} unknown` : ''),
-        cell(arm.latency ? duration(arm.latency.p50) : '—', arm.latency ? duration(arm.latency.p95) : ''),
-        cell(whole(arm.n_tasks), arm.missing ? `${whole(arm.missing)} cells to come` : ''), cell(whole(arm.replans)),
-        cell(whole(arm.failures), ways(arm)), cell(whole(arm.escalated)), cell(number(arm.pgr, 3)));
+    const rows = shown.map((arm) => {
+      const facts = [arm.kind === 'recorded' ? 'recorded' : arm.mode, arm.name === experiment?.reference ? 'reference' : null,
+        arm.pareto ? 'Pareto front' : null, Number.isFinite(arm.checker) ? 'simulated checker' : null, arm.routing];
+      const row = h('tr', {}, name_(arm.name, facts), ...columns.map(([, told]) => cell(...told(arm))));
       this.rows.set(arm.name, row);
       return row;
     });
     const beside = baselines.slice(0, ROWS).map((one) => h('tr', { class: 'baseline' }, name_(one.name, [`of ${(one.of ?? []).join(', ')}`]),
-      cell(...share(one.quality)), cell(...usd(one.cost)), ...Array.from({ length: 7 }, () => cell(''))));
-    this.arms.fill(head, [...rows, ...beside], arms.length - rows.length);
+      cell(...share(one.quality)), cell(...usd(one.cost)), ...columns.slice(2).map(() => cell(''))));
+    this.arms.fill(['arm', ...columns.map(([name]) => name)], [...rows, ...beside], arms.length - rows.length);
   }
 
   tellDifferences({ differences = [] }) {
     const rows = differences.slice(0, ROWS).map((one) => h('tr', {}, name_(one.arm, [`against ${one.reference}`]),
-      cell(signed(one.quality?.difference), between(one.quality, signed)), cell(chance(one.quality?.p)), cell(chance(one.quality?.p_corrected)),
+      cell(points(one.quality?.difference), between(one.quality, points)), cell(chance(one.quality?.p)), cell(chance(one.quality?.p_corrected)),
       cell(one.cost ? `× ${number(one.cost.ratio)}` : 'unknown', between(one.cost, number)), cell(whole(one.n_tasks))));
-    this.differences.fill(['arm', 'quality', 'p', 'p corrected', 'cost', 'tasks'], rows, differences.length - rows.length);
+    this.differences.fill(['arm', 'quality, points', 'p', 'p corrected', 'cost', 'tasks'], rows, differences.length - rows.length);
   }
 
   tellRouters({ routers = [] }) {
-    const part = (one, at) => cell(percent(one.cpt?.[at]));
+    const calls = (one, at) => cell(percent(one.cpt?.[at]));
     const rows = routers.slice(0, ROWS).map((one) => h('tr', {}, name_(one.arm, [`${one.weak} and ${one.strong}`]),
-      cell(...share(one.apgr)), part(one, '50'), part(one, '80'), part(one, '95')));
+      cell(...part(one.apgr)), calls(one, '50'), calls(one, '80'), calls(one, '95')));
     this.routers.fill(['router', 'APGR', 'strong calls for 50 % of the gap', '80 %', '95 %'], rows, routers.length - rows.length);
   }
 
@@ -94,7 +103,7 @@ export class Report {
     const rows = kinds.slice(0, ROWS).map((one) => h('tr', {}, name_(one.kind, []), ...names.map((name) => {
       const found = one.arms?.[name];
       const quality = found?.quality?.mean ?? found?.quality;
-      return cell(Number.isFinite(quality) ? `${quality.toFixed(3)} of ${whole(found.n)}` : '—');
+      return cell(Number.isFinite(quality) ? share({ mean: quality })[0] : '—', found ? `${whole(found.n)} tasks` : '');
     })));
     this.kinds.fill(['kind', ...names.map((name) => line(name, 60))], kinds.length > 1 ? rows : [], kinds.length - rows.length);
   }
