@@ -54,7 +54,7 @@ class Folder:
         if folder.exists():
             raise UsageError(f"{folder.path} has a run in it already")
         try:
-            folder.path.mkdir(parents=True, exist_ok=True)
+            folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             folder.jobs.mkdir(exist_ok=True)
         except OSError as error:
             raise UsageError(f"{folder.path} can't be made: {error.strerror or error}") from None
@@ -192,7 +192,7 @@ class Folder:
         go."""
         import fcntl
 
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (self.path / "lock").open("ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

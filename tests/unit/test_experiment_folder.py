@@ -135,6 +135,7 @@ def test_a_folder_is_whole_by_itself(tmp_path: Path) -> None:
     assert again.key == folder.key
     assert len(again.key) == 32
     assert (tmp_path / "run" / "experiment.json").stat().st_mode & 0o077 == 0, "it has the key"
+    assert (tmp_path / "run").stat().st_mode & 0o077 == 0, "it has all that was said"
 
 
 def test_a_folder_is_made_once_and_opened_where_it_is(tmp_path: Path) -> None:
