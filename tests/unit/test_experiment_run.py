@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +18,7 @@ from executor.experiments.folder import Folder
 from executor.experiments.run import Progress
 from executor.experiments.stopping import Stop
 from executor.experiments.types import Cell
+from executor.log.group_commit import WriteFailedError
 from registry.budget import Budget
 from registry.errors import AuthError, ConfigError
 from registry.llm_types import ChatRequest
@@ -248,6 +250,29 @@ async def test_what_may_have_taken_effect_is_not_done_again_and_the_cell_says_so
     await harmless.run(asked, tmp_path / "copy")
     assert harmless.effects == first.effects, "what only reads is run again"
     assert outcomes(tmp_path / "copy") == outcomes(tmp_path / "other")
+
+
+async def test_a_full_disk_ends_the_run_and_it_goes_on_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, syncs, sync = experiment(2, cache=False), 0, os.fsync
+
+    def full(fd: int) -> None:
+        nonlocal syncs
+        syncs += 1
+        if syncs > 14:
+            raise OSError(28, "No space left on device")
+        sync(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(WriteFailedError, match="No space left on device"):
+            async with asyncio.timeout(30):
+                await World().run(asked, tmp_path / "run")
+    straight = World()
+    await straight.run(asked, tmp_path / "straight")
+    assert (await World().run(asked, tmp_path / "run")).status == "done"
+    assert outcomes(tmp_path / "run") == outcomes(tmp_path / "straight")
 
 
 async def test_an_outcome_that_was_lost_is_read_from_the_log_again(tmp_path: Path) -> None:
