@@ -184,7 +184,7 @@ async def experiments(page: Page, service: Service) -> None:
 async def an_experiment(page: Page, service: Service) -> None:
     for goal in ("Compare three queue libraries", "Summarise last week's incidents, one line each"):
         await tale(service, diamond(), goal=goal)
-    made = await experiment(service, None)
+    made = await experiment(service, None, cells=3_000, cost="0.002187")
     await open_page(page, service.url, f"#/experiments/{made}")
     await expect(page.locator(".plot .point")).to_have_count(8)
     await expect(page.locator(".conclusion")).to_contain_text("costs 47 % less")

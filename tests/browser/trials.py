@@ -76,33 +76,40 @@ def report(**more: Any) -> dict[str, Any]:
 
 
 async def experiment(
-    service: Service, shown: Mapping[str, Any] | None, *, name: str = "steps", ended: int = CELLS, **more: Any
+    service: Service,
+    shown: Mapping[str, Any] | None,
+    *,
+    name: str = "steps",
+    ended: int | None = None,
+    cells: int = CELLS,
+    cost: str = "0.0123",
+    **more: Any,
 ) -> str:
     """An experiment whose first so many cells have ended, with a report where all have; its id."""
     told = report() if shown is None else shown
     arms = [one["name"] for one in told["arms"]]
-    cells = [
+    made_of = [
         CellJob(at + 1, (arms[at % len(arms)], f"task {at // len(arms)}", 1), f"Question {at}", "dag", {})
-        for at in range(CELLS)
+        for at in range(cells)
     ]
-    facts = {"arms": arms, "tasks": 500, "repeats": 1, "seed": 7, "grader": "exact", "budget": "5usd"}
-    new = NewExperiment(name, {}, facts, CELLS, 3, None, 86_400.0, **more)
+    facts = {"arms": arms, "tasks": 500, "repeats": 1, "seed": 7, "grader": "exact", "budget": "10usd"}
+    new = NewExperiment(name, {}, facts, cells, 3, None, 86_400.0, **more)
     store = ExperimentStore(service.database)
-    made, _ = await store.create("", new, cells)
-    await end_cells(service, made, ended)
-    if ended >= CELLS:
+    made, _ = await store.create("", new, made_of)
+    await end_cells(service, made, cells if ended is None else ended, cost)
+    if ended is None:
         await store.keep_report(made, json.dumps(told).encode(), None)
     return made
 
 
-async def end_cells(service: Service, experiment: str, until: int) -> None:
+async def end_cells(service: Service, experiment: str, until: int, cost: str = "0.0123") -> None:
     """The first so many cells end."""
-    usage = Usage(10, 5, cost=Decimal("0.0123"))
+    usage = Usage(10, 5, cost=Decimal(cost))
     summary = Job("", "completed", "", "react", "An answer.", usage=usage, elapsed=3.4).to_json()
     async with service.database.connection() as connection:
         await connection.execute(
             "update dw_jobs set status = 'completed', held = false, started_at = coalesce(started_at, now()), "
-            "ended_at = now(), cost_usd = 0.0123, "
+            "ended_at = now(), cost_usd = $4, "
             "summary = $3 || jsonb_build_object('goal', goal) where batch = $1 and line <= $2 and ended_at is null",
-            experiment, until, summary,
+            experiment, until, summary, Decimal(cost),
         )  # fmt: skip

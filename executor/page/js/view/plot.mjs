@@ -14,6 +14,7 @@ const WIDEST = 760;
 const LABEL = 150;
 /** Below so many USD for one task the axis is of a thousand tasks. */
 const SMALL = 0.01;
+const LEGEND = 'Whiskers are 95 % intervals. Filled: on the Pareto front, no arm is both better and cheaper. Diamonds: baselines.';
 const SHAPES = {
   arm: (x, y) => s('circle', { class: 'spot', cx: x, cy: y, r: 4.5 }),
   baseline: (x, y) => s('path', { class: 'spot', d: `M${x},${y - 5.5}l5.5,5.5l-5.5,5.5l-5.5,-5.5z` }),
@@ -161,7 +162,7 @@ export class Plot {
     const node = target?.closest?.('.point');
     const found = this.points.find((point) => point.node === node);
     if (found && target === document.activeElement) this.rove(this.kept = found.spot.name);
-    say(this.told, found ? told(found.spot) : 'Whiskers are 95 % intervals. Filled: on the Pareto front, no arm is both better and cheaper. Diamonds: baselines. Dashed: the checker is simulated.');
+    say(this.told, found ? told(found.spot) : `${LEGEND}${this.points.some(({ spot }) => spot.simulated) ? ' Dashed: the checker is simulated.' : ''}`);
     this.marked(found?.spot.kind === 'arm' ? found.spot.name : null);
   }
 
