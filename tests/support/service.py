@@ -87,7 +87,7 @@ async def written(
     for at, part in enumerate([events] if at_once else [[event] for event in events]):
         row = await database.row(
             "log.append", job, owner, at, status, None,
-            [(event["channel"], 1.0 * at, event["step_id"], True, event["payload"]) for event in part], None,
+            [(event["channel"], 1.0 * at, event["step_id"], True, event["payload"]) for event in part], None, False,
         )  # fmt: skip
         assert row is not None
         yield at + len(part)
