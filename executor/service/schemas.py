@@ -192,6 +192,7 @@ class StepOut(Out):
     status: str
     attempts: int
     model: str | None
+    escalated_from: str | None
     output: str
     error: str | None
     root_cause: str | None
