@@ -53,6 +53,7 @@ tasks = "tasks.jsonl"
 concurrency = 8
 seed = 7
 reference = "strong"
+cache = false
 
 [grader]
 use = "numeric"
@@ -87,9 +88,11 @@ options = { step_verification = true }
 mode = "dag"
 routing = { use = "budget", models = ["strong", "weak"] }
 roles = { smart = "weak" }
-budget = "0.01usd"
+budget = "0.045usd"
+options = { max_concurrency = 1 }
 """
-"""Answers are written up by the weak model in all arms: what differs is who does the steps."""
+"""Answers are written up by the weak model in all arms: what differs is who does the steps. Under a budget they are
+done one after the other, since what is left decides on the next. Without a cache every cell has its own time."""
 
 
 def prepare(folder: Path, url: str, tasks: int) -> None:
