@@ -4,21 +4,22 @@ next cell begins in its place."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from agent.context import FATAL
 from executor.job_options import JobOptions
-from executor.log.file import ReadLog, read_log
+from executor.log.file import UNREADABLE, ReadLog, read_log
 from executor.log.group_commit import GroupCommit
 from registry.budget import NOTHING, Amount
 from registry.clock import SYSTEM_CLOCK, Clock
 from registry.errors import ConfigError
+from registry.messages import LLMResult
 from registry.models import ModelRegistry
 from registry.reply_cache import ReplyCache
 from registry.tools import ToolRegistry
@@ -164,6 +165,7 @@ class _Run:
         self.fatal = ""
         self.cost: Decimal | None = None
         self.ids: set[str] = set()
+        self.told: list[Mapping[str, Any]] = []  # the turns of cells that have begun and not ended
 
     def known(self) -> None:
         """Takes up what stands in the folder."""
@@ -172,8 +174,10 @@ class _Run:
             self.budget.restore(Amount(outcome.spent_usd or Decimal(0), outcome.spent_tokens))
         for path in sorted(self.folder.jobs.glob("*.jsonl")):
             if path.stem not in self.ids:
-                with suppress(ConfigError):  # its cell says so
-                    self.budget.restore(spent_in(read_log(path, path.stem).events))
+                with suppress(ConfigError, *UNREADABLE):  # its cell says so
+                    events = read_log(path, path.stem).events
+                    self.budget.restore(spent_in(events))
+                    self.told += [event.payload for event in events if event.channel == "turn"]
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
@@ -230,10 +234,20 @@ class _Run:
             self.experiment, models, tools, folder.jobs, folder.path / "artifacts", folder.key, day,
             self.budget, self.stop, self.writer, cache, self.clock,
         )  # fmt: skip
+        if cache is not None:
+            await self._share(cache)
         cells = (cell for cell in cells_of(self.experiment) if cell.arm in arms and cell not in self.done)
         async with asyncio.TaskGroup() as group:
             for number in range(self.experiment.concurrency):
                 group.create_task(self._worker(cells, arms, shop), name=f"cells {number}")
+
+    async def _share(self, cache: ReplyCache) -> None:
+        """What cells were told is in the cache before any of them asks, also where the process died in between."""
+        for turn in self.told:
+            if "reply_key" in turn and "masked" not in turn:
+                with suppress(*UNREADABLE):
+                    await cache.put(turn["reply_key"], LLMResult.from_json(turn["result"]))
+        self.told.clear()
 
     async def _worker(self, cells: Iterator[Cell], arms: dict[str, ArmSetup], shop: Shop) -> None:
         tasks = {task.id: task for task in self.experiment.tasks}

@@ -20,7 +20,7 @@ from executor.recovery import JobPast
 from registry.artifacts import FolderArtifacts
 from registry.clock import SYSTEM_CLOCK, Clock, FixedDay
 from registry.errors import DagwrightError, UsageError
-from registry.messages import Event, LLMResult
+from registry.messages import Event
 from registry.models import ModelRegistry
 from registry.reply_cache import ReplyCache
 from registry.tools import ToolRegistry
@@ -84,13 +84,6 @@ class Shop:
         replies = self.cache.for_job(str(cell.repeat), seen)
         return self.models.each(lambda llm: llm.remembering(replies))
 
-    async def share(self, events: Sequence[Event]) -> None:
-        """What the cell was told before is in the cache, also where the process died in between."""
-        for event in events:
-            told = event.payload
-            if self.cache is not None and event.channel == "turn" and "reply_key" in told and "masked" not in told:
-                await self.cache.put(told["reply_key"], LLMResult.from_json(told["result"]))
-
     def _digest(self, *names: str) -> str:
         return hmac.new(self.key, "\0".join(names).encode("utf-8", "surrogatepass"), "sha256").hexdigest()
 
@@ -101,9 +94,7 @@ async def run_cell(shop: Shop, cell: Cell, task: Task, arm: ArmSetup, known: Rea
     path, job_id = shop.log_of(cell), shop.job_id(cell)
     log = FileLog(job_id, path, shop.writer, seq=len(known.events), clock=shop.clock)
     try:
-        made = _runner(shop, cell, task, arm, log, known.events)
-        await shop.share(known.events)
-        ended = await _run(shop, cell, made)
+        ended = await _run(shop, cell, _runner(shop, cell, task, arm, log, known.events))
     finally:
         await log.release()
     return await asyncio.to_thread(read_log, path, job_id) if ended else None

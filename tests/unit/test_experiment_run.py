@@ -203,7 +203,7 @@ async def test_an_interrupted_run_goes_on_and_comes_to_the_same(at: int, how: In
     after = whole_lines(path)
     assert all(after[name][: len(lines)] == lines for name, lines in before.items()), "what was written stands"
     assert paid(path) == straight.calls, "no reply that came was asked for again"
-    assert first.calls + second.calls == paid(path) + lost(path)
+    assert paid(path) <= first.calls + second.calls <= paid(path) + lost(path), "some are cut before they are sent"
     assert len(first.effects) + len(second.effects) >= len(straight.effects)
 
 
