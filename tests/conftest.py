@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import structlog
 
 from executor.store.database import Database
 from registry import gate, redaction
@@ -39,6 +40,12 @@ def _secrets_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
 def _gates_of_this_test() -> None:
     """What a refusal taught about a server stays for the process; the next test's server may have the same port."""
     gate.forget_gates()
+
+
+@pytest.fixture(autouse=True)
+def _logs_of_this_test() -> None:
+    """A command that ran in this process has set up its logs for good; each test begins with structlog's own."""
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")
