@@ -114,11 +114,11 @@ def tables_of(report: Report) -> Iterator[Table]:
 
 
 def arms_table(report: Report) -> Table:
-    """Quality and cost of each arm."""
+    """Quality, cost and time of each arm."""
     columns = (
         Column("Arm", left=True), Column("Quality"), Column("95 %"), Column("Cost a task"),
-        Column("95 % of it", wide=True), Column("Total", wide=True), Column("PGR"), Column("Front"),
-        Column("Tasks", wide=True), Column("Routing", left=True, wide=True),
+        Column("95 % of it", wide=True), Column("p50"), Column("p95", wide=True), Column("Total", wide=True),
+        Column("PGR"), Column("Front"), Column("Tasks", wide=True), Column("Routing", left=True, wide=True),
     )  # fmt: skip
     rows = tuple(
         (
@@ -127,6 +127,8 @@ def arms_table(report: Report) -> Table:
             span(arm.quality) if arm.quality else "",
             _cost(arm),
             _cost_span(arm),
+            seconds(arm.latency.p50) if arm.latency else "",
+            seconds(arm.latency.p95) if arm.latency else "",
             (usd(arm.cost.total) + (" + ?" if arm.cost.partial else "")) if arm.cost else UNKNOWN,
             f"{arm.pgr:.2f}" if arm.pgr is not None else "",
             "yes" if arm.pareto else "",
@@ -135,11 +137,15 @@ def arms_table(report: Report) -> Table:
         )
         for arm in report.arms
     )
-    note = "PGR: the part of the gap between the weak and the strong model that is recovered." if any(
-        arm.pgr is not None for arm in report.arms
-    ) else ""  # fmt: skip
-    front = "Front: no other arm is both as good and as cheap." if any(arm.pareto for arm in report.arms) else ""
-    return Table("Arms", columns, rows, " ".join(filter(None, (note, front))))
+    notes = (
+        (any(arm.latency for arm in report.arms), "p50, p95: half of the cells, and 95 % of them, took no longer."),
+        (
+            any(arm.pgr is not None for arm in report.arms),
+            "PGR: the part of the gap between the weak and the strong model that is recovered.",
+        ),
+        (any(arm.pareto for arm in report.arms), "Front: no other arm is both as good and as cheap."),
+    )
+    return Table("Arms", columns, rows, " ".join(note for there, note in notes if there))
 
 
 def _cost(arm: ArmReport) -> str:
@@ -237,17 +243,15 @@ def _oracle_cpt(report: Report) -> Iterator[str]:
 
 
 def work_table(report: Report) -> Table:
-    """Time, failures, replans, escalations."""
+    """Failures, replans, escalations."""
     columns = (
-        Column("Arm", left=True), Column("p50"), Column("p95"), Column("Cells"), Column("Failed"), Column("Replans"),
-        Column("Escalated"), Column("Cached calls", wide=True), Column("Models", left=True, wide=True, page=True),
+        Column("Arm", left=True), Column("Cells"), Column("Failed"), Column("Replans"), Column("Escalated"),
+        Column("Cached calls", wide=True), Column("Models", left=True, wide=True, page=True),
     )  # fmt: skip
     models = sorted({model for arm in report.arms for model in arm.models})
     rows = tuple(
         (
             arm.name,
-            seconds(arm.latency.p50) if arm.latency else "",
-            seconds(arm.latency.p95) if arm.latency else "",
             f"{arm.n_cells:,}",
             f"{arm.failures:,}",
             f"{arm.replans:,}" if arm.kind == "job" else "",
