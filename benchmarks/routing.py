@@ -20,7 +20,7 @@ import numpy as np
 
 from executor.experiments.curves import Curve, curve_of, oracle_order, random_curve
 from executor.experiments.experiment_file import read_experiment
-from executor.experiments.recorded import expected, recorded_outcomes, route_scores
+from executor.experiments.recorded.arm import expected, recorded_outcomes, route_scores
 from executor.experiments.types import Arm, Experiment
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples" / "routing"

@@ -23,9 +23,9 @@ from statistics import fmean, stdev
 
 from executor.experiments.curves import apgr, oracle_order
 from executor.experiments.experiment_file import read_experiment
-from executor.experiments.fit import fit_policy, judge, judgement, kind_scores, scores_of, trained
-from executor.experiments.fit_choice import Wish
-from executor.experiments.fit_data import FitData, halves
+from executor.experiments.fit.choice import Wish
+from executor.experiments.fit.data import FitData, halves
+from executor.experiments.fit.policy import fit_policy, judge, judgement, kind_scores, scores_of, trained
 from executor.experiments.types import Experiment
 from registry.learned_route import LearnedPolicy
 

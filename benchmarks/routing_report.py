@@ -18,17 +18,17 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from executor.experiments.baselines import Longest
 from executor.experiments.experiment_file import read_experiment
-from executor.experiments.fit import fit_policy, scores_of
-from executor.experiments.fit_choice import Wish, threshold_at
-from executor.experiments.fit_data import FitData, halves
-from executor.experiments.graders import grade_all
-from executor.experiments.plots import cost_plot, router_plot
-from executor.experiments.recorded import recorded_outcomes, request_of
-from executor.experiments.render_markdown import render_markdown
-from executor.experiments.report import report_of
-from executor.experiments.report_types import Report
+from executor.experiments.fit.choice import Wish, threshold_at
+from executor.experiments.fit.data import FitData, halves
+from executor.experiments.fit.policy import fit_policy, scores_of
+from executor.experiments.grading.graders import grade_all
+from executor.experiments.recorded.arm import recorded_outcomes, request_of
+from executor.experiments.report.baselines import Longest
+from executor.experiments.report.build import report_of
+from executor.experiments.report.plots import cost_plot, router_plot
+from executor.experiments.report.render_markdown import render_markdown
+from executor.experiments.report.types import Report
 from executor.experiments.types import Arm, Experiment
 
 from .routing import EXAMPLES

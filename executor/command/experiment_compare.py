@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from executor.experiments.compare import Run, compare, document_of_comparison
 from executor.experiments.folder import Folder
-from executor.experiments.render_markdown import document_markdown
-from executor.experiments.render_text import document_text
+from executor.experiments.report.compare import Run, compare, document_of_comparison
+from executor.experiments.report.render_markdown import document_markdown
+from executor.experiments.report.render_text import document_text
 from registry.errors import UsageError
 
 from .experiment_report import columns

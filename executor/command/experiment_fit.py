@@ -13,9 +13,9 @@ from registry.errors import UsageError
 from .out import note, say, say_json, show
 
 if TYPE_CHECKING:
-    from executor.experiments.fit import Judged
-    from executor.experiments.fit_choice import Wish
-    from executor.experiments.fit_data import FitData
+    from executor.experiments.fit.choice import Wish
+    from executor.experiments.fit.data import FitData
+    from executor.experiments.fit.policy import Judged
     from executor.experiments.types import Experiment
     from registry.learned_route import LearnedPolicy
 
@@ -25,7 +25,7 @@ SHARE = 0.5
 
 async def experiment_fit(options: argparse.Namespace) -> int:
     """Writes the policy's file; nothing is run. Exit code 0, also where nothing was learned: the sentence says so."""
-    from executor.experiments.fit_data import fit_data_of
+    from executor.experiments.fit.data import fit_data_of
     from executor.experiments.folder import Folder
 
     wish, folder = wish_of(options), Folder.open(options.folder)
@@ -37,7 +37,7 @@ async def experiment_fit(options: argparse.Namespace) -> int:
     policy, judged = await asyncio.to_thread(_fitted, options, experiment, data, wish)
     policy = policy.save(output)
     if options.json:
-        from executor.experiments.fit import judgement
+        from executor.experiments.fit.policy import judgement
 
         found = None if judged is None else judged.to_json()
         say_json(
@@ -59,7 +59,7 @@ async def experiment_fit(options: argparse.Namespace) -> int:
 
 def wish_of(options: argparse.Namespace) -> Wish:
     """What the threshold is to do. Raises UsageError."""
-    from executor.experiments.fit_choice import Wish
+    from executor.experiments.fit.choice import Wish
 
     given = {name: _number(name, getattr(options, name)) for name in ("share", "keep", "worth")}
     known = {name: value for name, value in given.items() if value is not None}
@@ -70,8 +70,8 @@ def _fitted(
     options: argparse.Namespace, experiment: Experiment, data: FitData, wish: Wish
 ) -> tuple[LearnedPolicy, Judged | None]:
     """The policy, and what it is worth on the tasks held back; None: none are."""
-    from executor.experiments.fit import fit_policy, judge
-    from executor.experiments.fit_data import check_split, halves
+    from executor.experiments.fit.data import check_split, halves
+    from executor.experiments.fit.policy import fit_policy, judge
 
     seed = experiment.seed if options.seed is None else _whole("seed", options.seed)
     fit_on = data
@@ -96,7 +96,7 @@ def _fitted(
 
 def _model(experiment: Experiment, arm: str, given: str | None, side: str) -> str:
     """The model or role that the policy chooses for an arm."""
-    from executor.experiments.fit_data import model_of
+    from executor.experiments.fit.data import model_of
 
     name = given or model_of(experiment, arm)
     if not name:
@@ -110,7 +110,7 @@ def _model(experiment: Experiment, arm: str, given: str | None, side: str) -> st
 
 
 def _told(policy: LearnedPolicy, judged: Judged | None) -> None:
-    from executor.experiments.fit import judgement
+    from executor.experiments.fit.policy import judgement
 
     if judged is not None:
         for line in _table(judged):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from executor.experiments.folder import Folder
-from executor.experiments.graders import JUDGE, check_grader, grade_all
+from executor.experiments.grading.graders import JUDGE, check_grader, grade_all
 from executor.experiments.types import Experiment, Grade, GraderSpec, Outcome
 from registry.errors import ConfigError, UsageError
 from registry.models import ModelRegistry
@@ -113,7 +113,7 @@ async def _models(
     if experiment.grader.use != JUDGE:
         yield None
         return
-    from executor.experiments.judging import judging
+    from executor.experiments.grading.judging import judging
 
     calls = None if options.calls is None else Path(options.calls)
     async with prepared(options) as setup:

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 from executor.experiments.folder import Folder
-from executor.experiments.render_text import render_text
-from executor.experiments.report import MARGIN, report_of
-from executor.experiments.report_files import SUFFIXES, render, write_reports
-from executor.experiments.report_types import Report
+from executor.experiments.report.build import MARGIN, report_of
+from executor.experiments.report.files import SUFFIXES, render, write_reports
+from executor.experiments.report.render_text import render_text
+from executor.experiments.report.types import Report
 from registry.errors import UsageError
 
 from .out import note, on_terminal, say, say_json, show

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from executor.experiments.experiment_file import read_experiment
 from executor.experiments.folder import Folder
-from executor.experiments.run import Progress, RunEnd, run_experiment
-from executor.experiments.stopping import GRACE, Stop
+from executor.experiments.run.experiment import Progress, RunEnd, run_experiment
+from executor.experiments.run.stopping import GRACE, Stop
 from executor.experiments.types import Experiment, Grade
 from executor.job_options import JobOptions
 from registry.budget import Budget
@@ -43,7 +43,7 @@ NAMED = 3
 
 async def experiment_run(options: argparse.Namespace) -> int:
     """Runs the cells that are not there yet; the exit code tells how that ended."""
-    from executor.experiments.graders import check_grader
+    from executor.experiments.grading.graders import check_grader
 
     if not options.no_report:
         _check_libraries()
@@ -172,7 +172,7 @@ async def _report(
 async def _graded(
     experiment: Experiment, folder: Folder, setup: Setup | None, options: argparse.Namespace
 ) -> list[Grade]:
-    from executor.experiments.judging import judging
+    from executor.experiments.grading.judging import judging
 
     from .experiment_grade import graded
 

@@ -146,7 +146,7 @@ def _data(table: Table, base: Path | None, given: str | os.PathLike[str] | None)
 def _tasks(table: Table, where: _Places) -> tuple[Task, ...]:
     value = table.values.get("tasks")
     if isinstance(value, Mapping):
-        from .recorded import read_tasks
+        from .recorded.arm import read_tasks
 
         return read_tasks(where.filled(Table(table.path, f"{table.name}.tasks", value)), base=where.base)
     if isinstance(value, list):
@@ -165,7 +165,7 @@ def _tasks(table: Table, where: _Places) -> tuple[Task, ...]:
 def _recorded(table: Table | None, where: _Places, tasks: tuple[Task, ...]) -> dict[str, RecordedModel]:
     found = {}
     for name, inner in _inner(table).items():
-        from .recorded import read_recorded
+        from .recorded.arm import read_recorded
 
         found[name] = read_recorded(name, where.filled(inner), base=where.base, tasks=tasks)
     return found

@@ -29,7 +29,7 @@ from .codec import (
     task_to_json,
 )
 from .experiment_file import experiment_of
-from .taken_up import differences
+from .run.taken_up import differences
 from .types import Arm, Cell, Experiment, Grade, Outcome, RecordedAnswer, RecordedModel
 
 FORMAT = 1

@@ -49,10 +49,10 @@ def _bounded() -> None:
 
 def _made(asked: Mapping[str, Any]) -> bytes:
     from executor.experiments.codec import outcome_from_json
-    from executor.experiments.graders import grade_all
-    from executor.experiments.recorded import recorded_outcomes
-    from executor.experiments.report import report_of
-    from executor.experiments.report_files import render
+    from executor.experiments.grading.graders import grade_all
+    from executor.experiments.recorded.arm import recorded_outcomes
+    from executor.experiments.report.build import report_of
+    from executor.experiments.report.files import render
 
     experiment = experiment_asked(asked["asked"])
     outcomes = [outcome_from_json(one) for one in asked["outcomes"]]

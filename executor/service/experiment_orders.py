@@ -96,7 +96,7 @@ def experiment_ordered(
 
 def _read(asked: Mapping[str, Any], most: int) -> tuple[Experiment, int]:
     """The experiment, and how many cells it has."""
-    from executor.experiments.graders import check_grader
+    from executor.experiments.grading.graders import check_grader
 
     try:
         experiment = experiment_asked(asked)
@@ -113,7 +113,7 @@ def _read(asked: Mapping[str, Any], most: int) -> tuple[Experiment, int]:
 
 def _check_recorded(experiment: Experiment) -> None:
     """Raises what is in the way of an arm of recorded answers, all of whose cells are made once for that."""
-    from executor.experiments.recorded import recorded_outcomes
+    from executor.experiments.recorded.arm import recorded_outcomes
 
     for arm in experiment.arms:
         if arm.kind == "recorded":

@@ -15,7 +15,7 @@ import pytest
 from executor.command.experiment_grade import grader_given
 from executor.experiments.experiment_file import read_experiment
 from executor.experiments.folder import Folder
-from executor.experiments.run import run_experiment
+from executor.experiments.run.experiment import run_experiment
 from registry.errors import ConfigError, UsageError
 from tests.fakes import ProviderFake
 from tests.fakes.view import View

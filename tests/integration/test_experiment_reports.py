@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from executor.experiments.experiment_file import experiment_of
-from executor.experiments.graders import grade_all
-from executor.experiments.recorded import recorded_outcomes
-from executor.experiments.report import report_of as report_of_cells
+from executor.experiments.grading.graders import grade_all
+from executor.experiments.recorded.arm import recorded_outcomes
+from executor.experiments.report.build import report_of as report_of_cells
 from executor.service import experiment_reports
 from tests.support.experiments import TARGETS, created, got, live, recorded, until
 from tests.support.service import Service, running

@@ -12,8 +12,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from executor.experiments.run_budget import RunBudget
-from executor.experiments.stopping import Stop
+from executor.experiments.run.budget import RunBudget
+from executor.experiments.run.stopping import Stop
 from registry.budget import Budget
 from registry.llm_types import ChatRequest
 from registry.messages import Message

@@ -156,7 +156,7 @@ def recorded(tasks: int = 300, seed: int = 3) -> Experiment:
 
 def recorded_results(experiment: Experiment) -> Results:
     """What comes of an experiment on recorded answers, graded by the verdicts on file."""
-    from executor.experiments.recorded import recorded_outcomes
+    from executor.experiments.recorded.arm import recorded_outcomes
 
     outcomes = tuple(outcome for arm in experiment.arms for outcome in recorded_outcomes(experiment, arm))
     return Results(experiment, outcomes, tuple(Grade(one.cell, one.recorded_score) for one in outcomes))

@@ -13,8 +13,8 @@ from typing import Any
 
 from executor.experiments.experiment_file import experiment_of
 from executor.experiments.folder import Folder
-from executor.experiments.run import RunEnd, run_experiment
-from executor.experiments.stopping import Stop
+from executor.experiments.run.experiment import RunEnd, run_experiment
+from executor.experiments.run.stopping import Stop
 from executor.experiments.types import Cell, Experiment, Outcome
 from executor.log.file import read_log
 from executor.settings import load_settings

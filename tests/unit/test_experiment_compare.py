@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from executor.experiments.compare import Comparison, Run, compare, document_of_comparison
-from executor.experiments.render_markdown import document_markdown
-from executor.experiments.render_text import document_text
+from executor.experiments.report.compare import Comparison, Run, compare, document_of_comparison
+from executor.experiments.report.render_markdown import document_markdown
+from executor.experiments.report.render_text import document_text
 from executor.experiments.types import Arm, GraderSpec, Task
 from registry.errors import UsageError
 from tests.support.experiment_results import Made, Results, results

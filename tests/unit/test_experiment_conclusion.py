@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from executor.experiments.conclusion import conclusion
-from executor.experiments.report import MARGIN, report_of
-from executor.experiments.report_csv import render_csv
-from executor.experiments.report_types import Report
+from executor.experiments.report.conclusion import conclusion
+from executor.experiments.report.build import MARGIN, report_of
+from executor.experiments.report.render_csv import render_csv
+from executor.experiments.report.types import Report
 from tests.support.experiment_results import Made, Results, recorded, recorded_results, results
 
 WEAK, STRONG = Made(0.62, 0.0005, "fixed:small"), Made(0.86, 0.01, "fixed:large")

@@ -9,10 +9,10 @@ from decimal import Decimal
 import pytest
 
 from executor.experiments.curves import apgr
-from executor.experiments.fit import fit_policy, judge, judgement, kind_scores, scores_of, trained
-from executor.experiments.fit_choice import ALWAYS, NEVER, Wish, folds, threshold_at, threshold_for
-from executor.experiments.fit_data import FitData, check_data, check_split, fit_data_of, halves, model_of
-from executor.experiments.fit_model import MOST_WORDS, Seen, Space, fitted, gains
+from executor.experiments.fit.choice import ALWAYS, NEVER, Wish, folds, threshold_at, threshold_for
+from executor.experiments.fit.data import FitData, check_data, check_split, fit_data_of, halves, model_of
+from executor.experiments.fit.model import MOST_WORDS, Seen, Space, fitted, gains
+from executor.experiments.fit.policy import fit_policy, judge, judgement, kind_scores, scores_of, trained
 from executor.experiments.types import Arm, Cell, Experiment, Grade, GraderSpec, Outcome, Task
 from registry.errors import ConfigError, UsageError
 from registry.learned_route import LearnedPolicy

@@ -8,7 +8,7 @@ import pytest
 from executor.cli import main
 from executor.experiments.experiment_file import read_experiment
 from executor.experiments.folder import Folder
-from executor.experiments.recorded import policy_of_arm, recorded_outcomes, request_of, route_scores
+from executor.experiments.recorded.arm import policy_of_arm, recorded_outcomes, request_of, route_scores
 from registry.learned_route import LearnedPolicy
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "routing"

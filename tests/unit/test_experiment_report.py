@@ -15,15 +15,15 @@ from xml.etree import ElementTree
 import pytest
 
 from executor.experiments import needs
-from executor.experiments.plot_labels import Box, Label, covered, placed
-from executor.experiments.plots import cost_plot, router_plot
-from executor.experiments.render_html import render_html
-from executor.experiments.render_markdown import render_markdown
-from executor.experiments.render_text import render_text
-from executor.experiments.report import report_of
-from executor.experiments.report_csv import render_arms_csv, render_csv
-from executor.experiments.report_files import FORMATS, render
-from executor.experiments.report_types import Report
+from executor.experiments.report.build import report_of
+from executor.experiments.report.files import FORMATS, render
+from executor.experiments.report.plot_labels import Box, Label, covered, placed
+from executor.experiments.report.plots import cost_plot, router_plot
+from executor.experiments.report.render_csv import render_arms_csv, render_csv
+from executor.experiments.report.render_html import render_html
+from executor.experiments.report.render_markdown import render_markdown
+from executor.experiments.report.render_text import render_text
+from executor.experiments.report.types import Report
 from executor.experiments.types import Arm, Cell, Experiment, Grade, GraderSpec, Outcome, Task
 from registry.errors import ConfigError
 from registry.messages import Usage

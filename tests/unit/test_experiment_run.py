@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from executor.experiments.folder import Folder
-from executor.experiments.run import Progress
-from executor.experiments.stopping import Stop
+from executor.experiments.run.experiment import Progress
+from executor.experiments.run.stopping import Stop
 from executor.experiments.types import Cell
 from executor.log.group_commit import WriteFailedError
 from registry.budget import Budget

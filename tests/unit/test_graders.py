@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.experiments.graders import check_grader, grade_all, grader_of
-from executor.experiments.graders_numbers import final_number
+from executor.experiments.grading.graders import check_grader, grade_all, grader_of
+from executor.experiments.grading.numbers import final_number
 from executor.experiments.types import (
     Arm,
     Cell,

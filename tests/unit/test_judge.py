@@ -6,8 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from executor.experiments.graders import check_grader, grade_all, grader_of, grading_notes
-from executor.experiments.judge_family import families
+from executor.experiments.grading.families import families
+from executor.experiments.grading.graders import check_grader, grade_all, grader_of, grading_notes
 from executor.experiments.types import (
     Arm,
     Cell,

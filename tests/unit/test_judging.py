@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from executor.experiments.folder import Folder
-from executor.experiments.judging import judging
+from executor.experiments.grading.judging import judging
 from executor.experiments.types import Cell, Grade, Outcome
 from registry.budget import Budget, BudgetUnpricedError
 from registry.errors import BudgetExceededError

@@ -5,9 +5,8 @@ from decimal import Decimal
 
 import pytest
 
-from executor.experiments.baselines import Longest, Results, baselines_of
 from executor.experiments.curves import curve_of
-from executor.experiments.recorded import (
+from executor.experiments.recorded.arm import (
     expected,
     models_of,
     policy_of_arm,
@@ -15,7 +14,8 @@ from executor.experiments.recorded import (
     request_of,
     route_scores,
 )
-from executor.experiments.recorded_draws import uniform
+from executor.experiments.recorded.draws import uniform
+from executor.experiments.report.baselines import Longest, Results, baselines_of
 from executor.experiments.types import Arm, Cell, Experiment, GraderSpec, Outcome, RecordedAnswer, RecordedModel, Task
 from registry.errors import ConfigError, UsageError
 

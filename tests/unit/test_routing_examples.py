@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks import routing
 from executor.experiments.experiment_file import read_experiment
-from executor.experiments.graders import check_grader, grade_all
-from executor.experiments.recorded import expected, policy_of_arm, recorded_outcomes
+from executor.experiments.grading.graders import check_grader, grade_all
+from executor.experiments.recorded.arm import expected, policy_of_arm, recorded_outcomes
 from registry.tokens import estimate_text
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "routing"

@@ -1,0 +1,1 @@
+"""Learned routing policies, fitted on what two arms made of the same tasks."""

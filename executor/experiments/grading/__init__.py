@@ -1,0 +1,1 @@
+"""How answers are judged: the graders, and models as judges."""
