@@ -8,7 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from executor.experiments.folder import Folder
-from executor.experiments.run.experiment.budget import RunBudget
+from executor.experiments.run.budget import RunBudget
 from executor.experiments.types import Experiment, Grade, Outcome
 from registry.budget import Amount
 from registry.errors import BudgetExceededError

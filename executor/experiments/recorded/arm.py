@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, NoReturn
 
-from executor.experiments.report.build.baselines import Longest
+from executor.experiments.report.baselines import Longest
 from executor.experiments.types import Arm, Cell, Experiment, Outcome, RecordedAnswer, Task
 from registry.errors import ConfigError, DagwrightError, UsageError
 from registry.llm import LLM

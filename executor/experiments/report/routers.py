@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from executor.experiments.curves import PARTS, Curve, apgr_samples, curve_of, oracle_order
-from executor.experiments.recorded.arm.arm import policy_of_arm, route_scores
+from executor.experiments.recorded.arm import policy_of_arm, route_scores
 from executor.experiments.stats import Estimate, Resampled, bca, score_intervals
 from executor.experiments.types import Arm, Experiment
 from registry.errors import ConfigError

@@ -122,7 +122,7 @@ def _arms(
     options_of: Callable[[Settings], JobOptions],
 ) -> dict[str, ArmSetup]:
     """The arms of jobs, made ready; those of recorded answers are checked."""
-    from executor.experiments.recorded.arm.arm import policy_of_arm
+    from executor.experiments.recorded.arm import policy_of_arm
 
     found = {}
     for arm in experiment.arms:
@@ -206,7 +206,7 @@ class _Run:
 
     async def recorded(self) -> None:
         """The outcomes of recorded arms that are not there yet."""
-        from executor.experiments.recorded.arm.arm import recorded_outcomes
+        from executor.experiments.recorded.arm import recorded_outcomes
 
         waiting: list[Outcome] = []
         for arm in self.experiment.arms:
