@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,12 +69,20 @@ class JsonFields(RuleGrader):
         if isinstance(one, bool) or isinstance(two, bool) or one is None or two is None:
             return one is two
         if isinstance(one, int | float) and isinstance(two, int | float):
-            return one == two or abs(one - two) <= max(self.tolerance, self.relative * abs(two))
+            return one == two or self._near(one, two)
         if isinstance(one, list) and isinstance(two, list):
             return len(one) == len(two) and all(map(self.same, one, two))
         if isinstance(one, Mapping) and isinstance(two, Mapping):
             return one.keys() == two.keys() and all(self.same(one[key], two[key]) for key in one)
         return False
+
+    def _near(self, one: float, two: float) -> bool:
+        """Whether two numbers differ by no more than is allowed; nothing is near to what no float can hold."""
+        try:
+            apart = abs(one - two)
+            return math.isfinite(apart) and apart <= max(self.tolerance, self.relative * abs(two))
+        except OverflowError:
+            return False
 
 
 def at(value: Any, path: str) -> Any:

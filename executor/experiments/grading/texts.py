@@ -174,10 +174,12 @@ class Regex(RuleGrader):
         if len(pattern) > MAX_PATTERN:
             return f"a pattern has at most {MAX_PATTERN:,} characters"
         flags = f"(?{self.flags})" if self.flags else ""
-        text = rf"{flags}\A(?:{pattern})\z" if self.whole else f"{flags}{pattern}"
+        # the pattern by itself comes first: one that leaves its group is none, also where another one is around it
+        texts = [f"{flags}{pattern}", *([rf"{flags}\A(?:{pattern})\z"] if self.whole else [])]
         try:
-            schema = core_schema.str_schema(pattern=text, regex_engine="rust-regex", strict=True)
-            return SchemaValidator(schema).isinstance_python
+            found = [SchemaValidator(core_schema.str_schema(pattern=text, regex_engine="rust-regex", strict=True))
+                     for text in texts]  # fmt: skip
+            return found[-1].isinstance_python
         except SchemaError as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             return next((line for line in reversed(lines) if line.startswith("error:")), lines[-1])
