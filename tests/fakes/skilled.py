@@ -124,9 +124,16 @@ def _confidence(said: str, model: str, skill: Skill) -> float:
     named = VALUE.findall(said)
     if not named or named[-1][0].endswith("-sum"):
         return 0.95
-    name, number = named[-1]
-    seems_right = (int(number) == value_of(name)) == (_uniform("report", model, name, number) < skill.knows)
-    return 0.9 if seems_right else 0.3
+    return 0.9 if _seems_right(model, skill, named[-1][0], int(named[-1][1])) else 0.3
+
+
+def says_sure(model: str, skill: Skill, item: str) -> bool:
+    """Whether the model calls itself sure of what it found."""
+    return _seems_right(model, skill, item, found(model, skill, item))
+
+
+def _seems_right(model: str, skill: Skill, item: str, number: int) -> bool:
+    return (number == value_of(item)) == (_uniform("report", model, item, str(number)) < skill.knows)
 
 
 def _final(said: str) -> str:
