@@ -17,6 +17,7 @@ GRADERS = ("exact", "numeric", "contains", "regex", "json", "recorded")
 MAX_ARMS = 100
 """Arms of an experiment, those that sweeps make among them."""
 MAX_REPEATS = 1_000
+MAX_CONCURRENCY = 10_000
 TABLES = ("experiment", "grader", "recorded", "arms")
 
 HERE = "over the API everything stands in the request"
@@ -34,6 +35,8 @@ def experiment_asked(values: Mapping[str, Any]) -> Experiment:
     experiment = experiment_of(tables, base=None, path="the request")
     if experiment.repeats > MAX_REPEATS:
         raise ConfigError(f"experiment.repeats: {experiment.repeats} is more than {MAX_REPEATS:,}")
+    if experiment.concurrency > MAX_CONCURRENCY:
+        raise ConfigError(f"experiment.concurrency: {experiment.concurrency} is more than {MAX_CONCURRENCY:,}")
     return experiment
 
 

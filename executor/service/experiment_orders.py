@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -58,6 +59,8 @@ class ExperimentIn(Strict):
     def _flat(cls, tables: Any) -> Any:
         level: list[Any] = [] if tables is None else [tables]
         for _ in range(MAX_DEPTH + 1):
+            if any(isinstance(one, float) and not math.isfinite(one) for one in level):
+                raise PydanticCustomError("no_number", "NaN, Infinity and numbers as large are not JSON")
             level = [part for whole in level for part in _parts(whole)]
         if level:
             raise PydanticCustomError("too_deep", "nested too deeply: {most} levels at most", {"most": MAX_DEPTH})

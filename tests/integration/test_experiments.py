@@ -324,6 +324,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         changed("arms/small/sweep", {f"k{at}": list(range(1_000)) for at in range(9)}), "experiment_invalid", "arms",
     ),
     "too many repeats": (changed("experiment/repeats", 10**9), "experiment_invalid", "repeats"),
+    "too many at once": (changed("experiment/concurrency", 10**10), "experiment_invalid", "concurrency"),
     "too many cells": (
         changed("experiment/repeats", 1_000, live("small", count=51)), "experiment_too_large", "max_batch_items",
     ),
@@ -347,6 +348,15 @@ async def test_what_can_t_be_run_here_is_refused(service: Service, what: str) ->
     assert part in problem["detail"]
     assert "pip install" not in problem["detail"]
     assert await sql(service.database, "select id from dw_batches") == []
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e400"])
+async def test_numbers_that_json_has_not_are_refused(service: Service, number: str) -> None:
+    target = [{"id": "1", "input": "q", "target": {"a": [0.5, "NUMBER"]}}]
+    text = json.dumps(changed("experiment/tasks", target)).replace('"NUMBER"', number)
+    reply = await service.http.post("/v1/experiments", content=text, headers={"content-type": "application/json"})
+    assert (reply.status_code, reply.json()["code"]) == (422, "validation")
+    assert "NaN" in reply.json()["detail"]
 
 
 async def test_names_and_texts_may_be_anything(service: Service) -> None:
