@@ -49,7 +49,7 @@ async def experiment_report(options: argparse.Namespace) -> int:
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(text, encoding="utf-8", newline="")
+        path.write_text(text, encoding="utf-8", errors="replace", newline="")
     except OSError as error:
         raise UsageError(f"{path} can't be written: {error.strerror or error}") from None
 

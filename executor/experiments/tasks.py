@@ -51,9 +51,14 @@ def _lines(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _json(line: str, place: str) -> Any:
     try:
-        return json.loads(line)
+        return json.loads(line, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{place}: not JSON: {error}") from None
+
+
+def _no_number(name: str) -> None:
+    """NaN and infinities, which JSON has not: NaN is not even what it was when it is read again."""
+    raise ValueError(f"{name} is no number")
 
 
 def _task(value: Any, place: str) -> Task:

@@ -179,6 +179,7 @@ def test_mistakes_are_told_with_their_place(given: dict[str, Any], said: str, tm
     ("lines", "said"),
     [
         ('{"id": "a", "input": "x"}\n{"id": "b"\n', "tasks.jsonl:2: not JSON"),
+        ('{"id": "a", "input": "x", "target": NaN}\n', "tasks.jsonl:1: not JSON: NaN is no number"),
         ('{"id": "a", "input": "x"}\n\n[]\n', "tasks.jsonl:3: must be an object"),
         ('{"id": "a", "input": "x"}\n{"id": "a", "input": "y"}\n', "tasks.jsonl:2: the id 'a' is that of"),
         ("\n", "tasks.jsonl: there are no tasks in it"),

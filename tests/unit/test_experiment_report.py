@@ -243,6 +243,30 @@ def test_csv_has_a_line_per_cell_with_exact_costs(made: Results) -> None:
     assert (row["cost_usd"], row["latency_s"], row["score"]) == ("", "", "")
 
 
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@sum", "\t=1", "\n=1"])
+def test_no_text_in_csv_is_a_formula(name: str, made: Results, jobs: Report) -> None:
+    task = replace(made.experiment.tasks[0], id=name, metadata={"kind": name})
+    cell = made.outcomes[0].cell._replace(task=name)
+    outcome = replace(made.outcomes[0], cell=cell, models={name: 1}, error_code=name)
+    experiment = replace(made.experiment, tasks=(task,))
+    text = render_csv(experiment, [outcome], [Grade(cell, 1.0, name)])
+    (row,) = csv.DictReader(StringIO(text, newline=""))
+    assert (row["task"], row["kind"], row["error_code"]) == (f"'{name}",) * 3
+    assert row["models"] == f"'{name}=1"
+    assert row["grade_reason"] == f"'{name.strip()}"
+    arms = replace(jobs, arms=(replace(jobs.arms[0], name=name),))
+    (row,) = csv.DictReader(StringIO(render_arms_csv(arms), newline=""))
+    assert row["arm"] == f"'{name}"
+
+
+def test_a_cell_is_one_line_in_csv_whatever_its_names(made: Results) -> None:
+    task = replace(made.experiment.tasks[0], id="a\r=1\x1b[2J\u202e\ud800")
+    outcome = replace(made.outcomes[0], cell=made.outcomes[0].cell._replace(task=task.id))
+    text = render_csv(replace(made.experiment, tasks=(task,)), [outcome], ())
+    (row,) = csv.DictReader(StringIO(text, newline=""))
+    assert row["task"] == r"a\u000d=1\u001b[2J\u202e\ud800"
+
+
 def test_arms_as_csv(jobs: Report) -> None:
     rows = list(csv.DictReader(StringIO(render_arms_csv(jobs))))
     assert [row["arm"] for row in rows] == [arm.name for arm in jobs.arms]

@@ -11,6 +11,7 @@ from executor.experiments.types import Cell, Experiment, Grade, Outcome
 from registry.messages import money
 
 from .data import data_of, known_cost
+from .figures import printable
 from .types import Report
 
 COLUMNS = (
@@ -22,6 +23,9 @@ ARM_COLUMNS = (
     "cost_usd", "cost_low", "cost_high", "cost_total", "cost_unknown_cells", "latency_p50_s", "latency_p95_s",
     "latency_cells", "replans", "failures", "escalated", "pgr", "pareto",
 )  # fmt: skip
+
+FORMULA = ("=", "+", "-", "@", "\t", "\n")
+"""How texts begin that spreadsheets take for formulas."""
 
 
 def render_csv(experiment: Experiment, outcomes: Iterable[Outcome], grades: Iterable[Grade]) -> str:
@@ -50,7 +54,7 @@ def _row(
         "" if outcome.latency is None else repr(outcome.latency),
         outcome.cached_calls, outcome.rounds, outcome.steps, outcome.failed_steps, outcome.escalated,
         " ".join(f"{model}={count}" for model, count in sorted(outcome.models.items())),
-        outcome.error_code or "", "" if grade is None else _tame(grade.reason),
+        outcome.error_code or "", "" if grade is None else " ".join(grade.reason.split()),
         *(part for usage in usages for part in
           (("", "") if usage is None else (usage.input_tokens, usage.output_tokens))),
     ]  # fmt: skip
@@ -76,12 +80,12 @@ def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(rows)
+    writer.writerows([_tame(value) if isinstance(value, str) else value for value in row] for row in rows)
     return out.getvalue()
 
 
 def _tame(text: str) -> str:
-    """What a model may have written, on one line; one that a spreadsheet would take for a formula begins with an
-    apostrophe."""
-    line = " ".join(text.split())
-    return f"'{line}" if line.startswith(("=", "+", "-", "@")) else line
+    """A text, whoever wrote it: one that a spreadsheet would take for a formula begins with an apostrophe, and what
+    can't be seen is escaped, a carriage return say, which ends a line for some readers."""
+    text = printable(text)
+    return f"'{text}" if text.startswith(FORMULA) else text

@@ -238,7 +238,7 @@ class _Run:
             await self._share(cache)
         cells = (cell for cell in cells_of(self.experiment) if cell.arm in arms and cell not in self.done)
         async with asyncio.TaskGroup() as group:
-            for number in range(self.experiment.concurrency):
+            for number in range(min(self.experiment.concurrency, self.cells)):
                 group.create_task(self._worker(cells, arms, shop), name=f"cells {number}")
 
     async def _share(self, cache: ReplyCache) -> None:
