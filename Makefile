@@ -12,14 +12,15 @@ CHAT_STAMP := tests/chat_client/node_modules/.installed
 PYTEST := $(BIN)/python -m pytest -q
 export GOAL
 
-.PHONY: help setup run serve demo test test-heavy check format bench bench-local soak constraints clean
+.PHONY: help setup run serve demo test test-heavy check format bench bench-local bench-routing soak constraints clean
 
 help:
 	@echo 'make run GOAL="…"   plan a goal and run it (with nothing configured: on a small local model, fetched once)'
 	@echo 'make serve          the service with its workers, on http://127.0.0.1:8080; without DATABASE_URL with its own database'
 	@echo 'make demo           replay a recorded run, without any model'
 	@echo 'make test           the tests; make test-heavy: the slow ones; make check: lint, types, import directions'
-	@echo 'make bench          overhead, scheduling, rate-limit and scaling figures; make bench-local: a plain loop against ours'
+	@echo 'make bench          overhead, scheduling, rate-limit, durability and scaling figures; make bench-local: a plain loop against ours'
+	@echo 'make bench-routing  routing on recorded answers (DATA=folder of RouteLLM, see examples/routing/SOURCE.md) and on plans'
 	@echo 'make soak           200 kills of workers, server and database while jobs run (KILLS=n, SEED=n): nothing lost or twice'
 
 setup: $(STAMP)
@@ -76,8 +77,10 @@ chromium:
 screenshots: $(STAMP) chromium
 	SCREENSHOTS=docs/images $(PYTEST) -m heavy tests/browser/test_states.py
 
+# What kills and what loads the machine has it to itself; the rest runs two at a time.
 test-heavy: $(LOCAL_STAMP) $(MCP_STAMP) $(CHAT_STAMP) chromium
-	$(PYTEST) -m heavy
+	$(PYTEST) -m heavy -n 2 --dist loadfile tests/browser tests/property tests/unit
+	$(PYTEST) -m heavy tests/crash tests/integration
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -95,11 +98,19 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.schedule
 	$(BIN)/python -m benchmarks.rate_limit
+	$(BIN)/python -m benchmarks.durable
 	$(BIN)/python -m benchmarks.batches
 	$(BIN)/python -m benchmarks.scale
 
 bench-page: $(STAMP) chromium
 	$(BIN)/python -m benchmarks.page
+
+bench-routing: $(STAMP)
+	@test -n "$(DATA)" || { echo "Say where the answers are: make bench-routing DATA=PATH" >&2; exit 2; }
+	$(BIN)/python -m benchmarks.routing --data "$(DATA)"
+	$(BIN)/python -m benchmarks.routing_learned --data "$(DATA)"
+	$(BIN)/python -m benchmarks.routing_report --data "$(DATA)"
+	$(BIN)/python -m benchmarks.routing_plans
 
 bench-local: $(STAMP)
 	$(BIN)/python -m benchmarks.local.run all
