@@ -293,6 +293,16 @@ async def test_a_step_that_waits_and_a_batch_s_item_look_right(database_url: str
         await expect(page.locator('.dag .step[data-id="a"] .sign')).to_have_attribute("data-kind", "waiting")
 
 
+async def test_a_step_that_a_cascade_took_to_a_stronger_model_says_so(database_url: str, watched: Watched) -> None:
+    page = watched.page
+    escalated = ended("a", model="large", escalated_from="small")
+    async with serving(database_url, watched) as service:
+        job = await tale(service, [phase("planning"), plan(), phase("executing"), begun("a"), escalated], status=None)
+        await open_page(page, service.url, f"#/jobs/{job.id}/steps/a")
+        await expect(page.locator(".facts div").filter(has_text="tried first on")).to_contain_text("small")
+        await expect(page.locator(".facts div").filter(has_text="model").first).to_contain_text("large")
+
+
 async def test_a_job_that_is_not_there_is_told(database_url: str, watched: Watched) -> None:
     page = watched.page
     watched.expected.append("404 (Not Found)")

@@ -102,7 +102,7 @@ export class Fold {
       toolHint: planned.tool_hint ?? null, modelHint: planned.model_hint ?? null,
       onFailure: planned.on_failure ?? null, status: 'pending', model: null, startedAt: null, duration: null,
       cost: null, usage: null, attempts: 0, error: null, errorCode: null, rootCause: null, result: null,
-      iterations: 0, toolCalls: 0, kept: false, taint: [], fallbacks: 0, trail: new Trail(this.total),
+      iterations: 0, toolCalls: 0, kept: false, taint: [], fallbacks: 0, escalatedFrom: null, trail: new Trail(this.total),
     };
   }
 
@@ -148,6 +148,7 @@ export class Fold {
       error: excerpt(data.error, data.seq, 'error'), rootCause: data.root_cause ?? null,
       result: excerpt(data.result, data.seq, 'result', 4_000), iterations: data.iterations ?? 0,
       toolCalls: data.tool_calls ?? 0, taint: data.taint ?? [], fallbacks: data.fallbacks?.length ?? 0,
+      escalatedFrom: data.escalated_from ?? null,
       kept: data.kept ?? step.kept,
     });
     if (isEnded(step.status)) step.trail.close();

@@ -83,6 +83,7 @@ export class StepPanel {
       ['tokens', usage?.calls ? `${tokens(usage.input_tokens)} in, ${tokens(usage.output_tokens)} out` : null],
       ['tool calls', String(step.toolCalls || step.trail.calls || '')],
       ['attempts', step.attempts > 1 ? String(step.attempts) : null],
+      ['tried first on', step.escalatedFrom],
       ['changes of model', step.fallbacks ? String(step.fallbacks) : null],
       ['after', step.dependencies.length ? step.dependencies : null],
       ['text of strangers', step.taint.length ? step.taint.map((one) => line(one, 80)).join(', ') : null],
