@@ -24,7 +24,7 @@ from executor.experiments.fit.data import FitData, halves
 from executor.experiments.fit.policy import fit_policy, scores_of
 from executor.experiments.grading.graders import grade_all
 from executor.experiments.recorded.arm import recorded_outcomes, request_of
-from executor.experiments.report.baselines import Longest
+from executor.experiments.recorded.longest import Longest
 from executor.experiments.report.build import report_of
 from executor.experiments.report.plots import cost_plot, router_plot
 from executor.experiments.report.render_markdown import render_markdown

@@ -17,6 +17,7 @@ from registry.toml_file import Table, read_toml
 
 from .arms import arms_in
 from .cells import in_order
+from .recorded.tables import read_recorded, read_tasks
 from .tasks import tasks_from, tasks_in
 from .types import Arm, Experiment, GraderSpec, RecordedModel, Task
 
@@ -146,8 +147,6 @@ def _data(table: Table, base: Path | None, given: str | os.PathLike[str] | None)
 def _tasks(table: Table, where: _Places) -> tuple[Task, ...]:
     value = table.values.get("tasks")
     if isinstance(value, Mapping):
-        from .recorded.arm import read_tasks
-
         return read_tasks(where.filled(Table(table.path, f"{table.name}.tasks", value)), base=where.base)
     if isinstance(value, list):
         return tasks_from(
@@ -165,8 +164,6 @@ def _tasks(table: Table, where: _Places) -> tuple[Task, ...]:
 def _recorded(table: Table | None, where: _Places, tasks: tuple[Task, ...]) -> dict[str, RecordedModel]:
     found = {}
     for name, inner in _inner(table).items():
-        from .recorded.arm import read_recorded
-
         found[name] = read_recorded(name, where.filled(inner), base=where.base, tasks=tasks)
     return found
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from .needs import needed
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     Array: TypeAlias = NDArray[np.float64]
 
 LEVEL = 0.95
+SIGNIFICANT = 0.05
 FLIPS = 9_999
 """Sign flips drawn where they can't all be counted."""
 RESAMPLES = 4_000
@@ -270,6 +272,20 @@ def bca(value: float, drawn: Any, without: Any, level: float = LEVEL) -> Estimat
     return Estimate(value, min(float(low), value), max(float(high), value))
 
 
+class Samples:
+    """The samples of one report, drawn once for each number of tasks."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
+        self._drawn: dict[int, Resampled] = {}
+
+    def of(self, tasks: int) -> Resampled:
+        """The samples of so many tasks."""
+        if tasks not in self._drawn:
+            self._drawn[tasks] = Resampled(tasks, seed=self._seed)
+        return self._drawn[tasks]
+
+
 def same(mean: Any) -> Any:
     """For `Resampled.interval`: the mean itself."""
     return mean
@@ -288,6 +304,17 @@ def difference(first: Any, second: Any) -> Any:
 def quantile(values: Sequence[float], share: float) -> float:
     """The value below which this share of the values lies, by linear interpolation."""
     return float(needed("numpy").quantile(values, share))
+
+
+def known_mean(values: Sequence[float | None]) -> float | None:
+    """The mean; None where one of the values is not known, or there is none."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
+
+
+def is_shown(difference: Estimate, p_corrected: float) -> bool:
+    """Whether a difference is shown: its interval excludes 0 and its corrected p-value is below 0.05."""
+    return p_corrected < SIGNIFICANT and not difference.low <= 0 <= difference.high
 
 
 def tasks_needed(deviation: float, gap: float, *, level: float = LEVEL, power: float = 0.8) -> int | None:

@@ -6,7 +6,7 @@ from decimal import Decimal
 import pytest
 
 from executor.experiments.recorded import rows as recorded_rows
-from executor.experiments.recorded.arm import read_recorded, read_tasks
+from executor.experiments.recorded.tables import read_recorded, read_tasks
 from executor.experiments.types import RecordedAnswer, Task
 from registry.errors import ConfigError
 from registry.toml_file import Table

@@ -15,7 +15,8 @@ from executor.experiments.recorded.arm import (
     route_scores,
 )
 from executor.experiments.recorded.draws import uniform
-from executor.experiments.report.baselines import Longest, Results, baselines_of
+from executor.experiments.recorded.longest import Longest
+from executor.experiments.report.baselines import Results, baselines_of
 from executor.experiments.types import Arm, Cell, Experiment, GraderSpec, Outcome, RecordedAnswer, RecordedModel, Task
 from registry.errors import ConfigError, UsageError
 

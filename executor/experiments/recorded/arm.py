@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, NoReturn
 
-from executor.experiments.report.baselines import Longest
 from executor.experiments.types import Arm, Cell, Experiment, Outcome, RecordedAnswer, Task
 from registry.errors import ConfigError, DagwrightError, UsageError
 from registry.llm import LLM
@@ -17,20 +16,7 @@ from registry.models import ModelRegistry
 from registry.routing import Choice, RouteRequest, RoutingPolicy, Trial
 
 from .draws import uniform
-from .tables import read_recorded, read_tasks
-
-__all__ = [
-    "RecordedLLM",
-    "expected",
-    "models_of",
-    "policy_of_arm",
-    "read_recorded",
-    "read_tasks",
-    "recorded_outcomes",
-    "request_of",
-    "route_scores",
-    "says_wrong",
-]
+from .longest import Longest
 
 WRONG = "the checker says that it is wrong"
 

@@ -7,18 +7,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
+from statistics import fmean
 
 from executor.experiments import stats
-from executor.experiments.stats import LEVEL, Estimate, Resampled
+from executor.experiments.stats import LEVEL, Estimate, Samples
 from executor.experiments.types import Experiment, Grade, Outcome
 
-from .baselines import Results, baselines_of
+from .baselines import Results, baselines_of, or_most
 from .conclusion import conclusion
 from .data import (
     ArmData,
     data_of,
     kinds_of_tasks,
     known_cost,
+    least_step,
     models_of_cells,
     routing_text,
     single_model,
@@ -48,7 +50,7 @@ def report_of(
     """
     grades = list(grades)
     data = data_of(experiment, outcomes, grades)
-    samples = _Samples(seed)
+    samples = Samples(seed)
     pairs = _Pairs(data, samples, seed)
     arms = [_arm(experiment, arm, samples) for arm in data.values()]
     weak, strong = _ends(data)
@@ -68,20 +70,6 @@ def report_of(
     )
     report = replace(report, notes=notes_of(experiment, data, report, grades))
     return replace(report, conclusion=conclusion(report))
-
-
-class _Samples:
-    """The bootstrap's samples, drawn once for each number of tasks."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._drawn: dict[int, Resampled] = {}
-
-    def of(self, tasks: int) -> Resampled:
-        """The samples of so many tasks."""
-        if tasks not in self._drawn:
-            self._drawn[tasks] = Resampled(tasks, seed=self._seed)
-        return self._drawn[tasks]
 
 
 def _head(
@@ -104,7 +92,7 @@ def _head(
 # One arm
 
 
-def _arm(experiment: Experiment, data: ArmData, samples: _Samples) -> ArmReport:
+def _arm(experiment: Experiment, data: ArmData, samples: Samples) -> ArmReport:
     cells, arm = data.cells, data.arm
     statuses = Counter(outcome.status for outcome in cells)
     return ArmReport(
@@ -119,7 +107,7 @@ def _arm(experiment: Experiment, data: ArmData, samples: _Samples) -> ArmReport:
         data.quality(),
         _cost(data, samples),
         _latency(cells),
-        math.fsum(outcome.rounds for outcome in cells) / len(cells) if cells else 0.0,
+        fmean(outcome.rounds for outcome in cells) if cells else 0.0,
         sum(max(0, outcome.rounds - 1) for outcome in cells),
         sum(count for status, count in statuses.items() if status != "completed"),
         dict(sorted(statuses.items())),
@@ -131,7 +119,7 @@ def _arm(experiment: Experiment, data: ArmData, samples: _Samples) -> ArmReport:
     )
 
 
-def _cost(data: ArmData, samples: _Samples) -> Cost | None:
+def _cost(data: ArmData, samples: Samples) -> Cost | None:
     """None where nothing at all is known of what it cost."""
     known = [outcome.cost for outcome in data.cells if outcome.cost is not None and outcome.cost.is_finite()]
     if not known:
@@ -185,27 +173,15 @@ def _ends(data: Mapping[str, ArmData]) -> tuple[str | None, str | None]:
     singles = _singles(data)
     if not singles:
         return None, None
-    worth = {name: math.fsum(data[name].means.values()) / len(data[name].means) for name in singles}
-    cost = {name: _mean_cost(data[name]) for name in singles}
-    strong = max(singles, key=lambda name: (worth[name], -_or_most(cost[name])))
+    worth = {name: data[name].mean for name in singles}
+    cost = {name: data[name].mean_cost() for name in singles}
+    strong = max(singles, key=lambda name: (worth[name], -or_most(cost[name])))
     others = [name for name in singles if name != strong]
     if not others:
         return None, strong
     if all(cost[name] is not None for name in singles):
-        return min(others, key=lambda name: (_or_most(cost[name]), -worth[name])), strong
+        return min(others, key=lambda name: (or_most(cost[name]), -worth[name])), strong
     return min(others, key=lambda name: worth[name]), strong
-
-
-def _mean_cost(data: ArmData, tasks: Iterable[str] | None = None) -> float | None:
-    """Mean cost of a task, where that of each is known."""
-    names = list(data.means if tasks is None else tasks)
-    if not names or not all(name in data.costs for name in names):
-        return None
-    return math.fsum(data.costs[name] for name in names) / len(names)
-
-
-def _or_most(cost: float | None) -> float:
-    return math.inf if cost is None else cost
 
 
 def _pgr(data: Mapping[str, ArmData], name: str, weak: str | None, strong: str | None) -> float | None:
@@ -226,7 +202,7 @@ def _reference(experiment: Experiment, data: Mapping[str, ArmData], strong: str 
         return experiment.reference
     if strong is not None:
         return strong
-    worth = {name: math.fsum(arm.means.values()) / len(arm.means) for name, arm in data.items() if arm.means}
+    worth = {name: arm.mean for name, arm in data.items() if arm.means}
     return max(worth, key=lambda name: worth[name]) if worth else None
 
 
@@ -243,13 +219,8 @@ def _baselines(data: Mapping[str, ArmData]) -> Iterable[BaselineReport]:
         for name in names
     }
     for baseline in baselines_of(results):
-        costs = [cost for cost in baseline.cost if cost is not None]
-        yield BaselineReport(
-            baseline.name,
-            baseline.of,
-            stats.mean_interval([[quality] for quality in baseline.quality]),
-            math.fsum(costs) / len(costs) if len(costs) == len(tasks) else None,
-        )
+        quality = stats.mean_interval([[quality] for quality in baseline.quality])
+        yield BaselineReport(baseline.name, baseline.of, quality, stats.known_mean(baseline.cost))
 
 
 def _shared(data: Mapping[str, ArmData], names: Sequence[str]) -> list[str]:
@@ -266,7 +237,7 @@ class _Pairs:
     """All pairs of arms that share tasks with scores, their p-values corrected together: which arm is the best, and so
     which comparison is told, shows only afterwards."""
 
-    def __init__(self, data: Mapping[str, ArmData], samples: _Samples, seed: int) -> None:
+    def __init__(self, data: Mapping[str, ArmData], samples: Samples, seed: int) -> None:
         self._data, self._samples = data, samples
         self.names = [name for name, arm in data.items() if arm.means]
         pairs = [pair for pair in combinations(self.names, 2) if _shared(data, pair)]
@@ -285,12 +256,11 @@ class _Pairs:
             unknown = Estimate(math.nan, math.nan, math.nan)
             return Difference(arm, other, unknown, math.nan, math.nan, 0, math.nan)
         differences = self._differences(arm, other)
-        step = 1 / max(len(one.scores[task]) for task in tasks) if one.binary and two.binary else None
         p, corrected = self.p_values[frozenset((arm, other))]
         found = Difference(
             arm,
             other,
-            stats.difference_interval(differences, step, level),
+            stats.difference_interval(differences, least_step(one, two, tasks), level),
             p,
             corrected,
             len(tasks),
@@ -315,7 +285,7 @@ def _best(arms: Sequence[ArmReport], pairs: _Pairs, margin: float) -> Best | Non
     if not real:
         return None
     worth = {arm.name: arm.quality.mean for arm in real if arm.quality is not None}
-    best = max(real, key=lambda arm: (worth[arm.name], -_or_most(arm.cost.whole if arm.cost else None))).name
+    best = max(real, key=lambda arm: (worth[arm.name], -or_most(arm.cost.whole if arm.cost else None))).name
 
     def against(names: Sequence[str]) -> tuple[float, tuple[Difference, ...]]:
         level = 1 - (1 - LEVEL) / max(1, len(names))
@@ -333,7 +303,7 @@ def _kinds(experiment: Experiment, data: Mapping[str, ArmData]) -> dict[str, dic
     parts = {}
     for kind, tasks in kinds_of_tasks(experiment.tasks).items():
         parts[kind] = {
-            name: KindPart(len(own), arm.quality(own), _mean_cost(arm, own))
+            name: KindPart(len(own), arm.quality(own), arm.mean_cost(own))
             for name, arm in data.items()
             if (own := [task for task in tasks if task in arm.means])
         }

@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from executor.experiments import stats
 from executor.experiments.codec import task_to_json
 from executor.experiments.folder import arm_to_json
-from executor.experiments.stats import Estimate, Resampled
+from executor.experiments.stats import Estimate
 from executor.experiments.types import Experiment, Grade, Outcome
 from registry.errors import UsageError
 
-from .conclusion import SIGNIFICANT
-from .data import ArmData, data_of
-from .figures import p_text, percent, seconds, signed, usd
+from .data import ArmData, data_of, least_step
+from .figures import compared, listed, p_text, p_value, percent, points_span, seconds, signed, times, times_span, usd
 from .tables import UNKNOWN, Column, Document, Table
+from .types import estimate_json
 
-NAMED = 3
 RATIO_COLUMNS = (Column("Arm", left=True), Column("Before"), Column("After"), Column("Ratio"), Column("95 %"))
 
 
@@ -53,7 +53,7 @@ class Change:
     @property
     def shown(self) -> bool:
         """Whether a change in quality is shown."""
-        return self.p_corrected < SIGNIFICANT and not self.difference.low <= 0 <= self.difference.high
+        return stats.is_shown(self.difference, self.p_corrected)
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON data."""
@@ -96,11 +96,11 @@ def compare(before: Run, after: Run, *, seed: int = 0) -> Comparison:
     if not arms:
         raise UsageError(f"{before.name} and {after.name} have no arm of the same name")
     data = [data_of(run.experiment, run.outcomes, run.grades) for run in (before, after)]
-    drawn: dict[int, Resampled] = {}
+    samples = stats.Samples(seed)
     changes = [
         change
         for name in arms
-        if (change := _change(data[0][name], data[1][name], tasks, drawn, seed)) is not None
+        if (change := _change(data[0][name], data[1][name], tasks, samples, seed)) is not None
     ]  # fmt: skip
     if not changes:
         raise UsageError(f"no task has a score in both {before.name} and {after.name}: nothing can be compared yet")
@@ -135,13 +135,13 @@ def _same_tasks(before: Run, after: Run) -> tuple[list[str], list[str]]:
         raise UsageError(f"{before.name} and {after.name} can't be compared: {what}")
     notes = []
     if changed:
-        notes.append(f"Tasks whose text, target or plan changed are left out: {_named(changed)}.")
+        notes.append(f"Tasks whose text, target or plan changed are left out: {listed(changed)}.")
     for run, names in (
         (before, [task for task in one if task not in two]),
         (after, [task for task in two if task not in one]),
     ):
         if names:
-            notes.append(f"Tasks that only {run.name} has are left out: {_named(names)}.")
+            notes.append(f"Tasks that only {run.name} has are left out: {listed(names)}.")
     return same, notes
 
 
@@ -154,13 +154,13 @@ def _arm_notes(before: Run, after: Run, arms: Sequence[str], compared: Iterable[
     notes = []
     for run, names in ((before, one.keys() - two.keys()), (after, two.keys() - one.keys())):
         if names:
-            notes.append(f"Arms that only {run.name} has: {_named(sorted(names))}.")
+            notes.append(f"Arms that only {run.name} has: {listed(sorted(names))}.")
     for name in arms:
         changed = [key for key in one[name] if one[name][key] != two[name][key]]
         if changed:
             notes.append(f"{name} is another arm now: its {', '.join(changed)} changed.")
     if unscored := [name for name in arms if name not in set(compared)]:
-        notes.append(f"No task has a score in both runs for: {_named(unscored)}.")
+        notes.append(f"No task has a score in both runs for: {listed(unscored)}.")
     if before.experiment.repeats != after.experiment.repeats:
         notes.append(
             f"{before.name} has {before.experiment.repeats} repeats, {after.name} {after.experiment.repeats}: a task's "
@@ -172,26 +172,23 @@ def _arm_notes(before: Run, after: Run, arms: Sequence[str], compared: Iterable[
 # One arm
 
 
-def _change(
-    before: ArmData, after: ArmData, tasks: Sequence[str], drawn: dict[int, Resampled], seed: int
-) -> Change | None:
+def _change(before: ArmData, after: ArmData, tasks: Sequence[str], samples: stats.Samples, seed: int) -> Change | None:
     both = [task for task in tasks if task in before.means and task in after.means]
     one, two = before.quality(both), after.quality(both)
     if one is None or two is None:
         return None
     differences = [after.means[task] - before.means[task] for task in both]
-    repeats = max(len(scores[task]) for scores in (before.scores, after.scores) for task in both)
-    step = 1 / repeats if before.binary and after.binary else None
+    step = least_step(before, after, both)
     p = stats.sign_flip_p(differences, seed=seed)
     found = Change(before.arm.name, len(both), one, two, stats.difference_interval(differences, step), p, p)
     if all(task in before.costs and task in after.costs for task in both):
         costs = [[data.costs[task] for task in both] for data in (after, before)]
-        found = replace(found, costs=_means(costs), cost=_ratio(costs, drawn, seed))
+        found = replace(found, costs=_means(costs), cost=_ratio(costs, samples))
     waits = [_waits(data) for data in (after, before)]
     timed = [task for task in both if task in waits[0] and task in waits[1]]
     if timed:
-        times = [[wait[task] for task in timed] for wait in waits]
-        found = replace(found, times=_means(times), time=_ratio(times, drawn, seed))
+        seconds_taken = [[wait[task] for task in timed] for wait in waits]
+        found = replace(found, times=_means(seconds_taken), time=_ratio(seconds_taken, samples))
     return found
 
 
@@ -201,22 +198,19 @@ def _waits(data: ArmData) -> dict[str, float]:
     for outcome in data.cells:
         if outcome.latency is not None and not outcome.cached_calls:
             found.setdefault(outcome.cell.task, []).append(outcome.latency)
-    return {task: math.fsum(times) / len(times) for task, times in found.items()}
+    return {task: fmean(times) for task, times in found.items()}
 
 
 def _means(after_and_before: Sequence[Sequence[float]]) -> tuple[float, float]:
     """Before and after."""
-    after, before = (math.fsum(column) / len(column) for column in after_and_before)
+    after, before = map(fmean, after_and_before)
     return before, after
 
 
-def _ratio(columns: Sequence[Sequence[float]], drawn: dict[int, Resampled], seed: int) -> Estimate | None:
+def _ratio(columns: Sequence[Sequence[float]], samples: stats.Samples) -> Estimate | None:
     if math.fsum(columns[1]) <= 0:
         return None
-    tasks = len(columns[0])
-    if tasks not in drawn:
-        drawn[tasks] = Resampled(tasks, seed=seed)
-    return drawn[tasks].interval(columns, stats.ratio)
+    return samples.of(len(columns[0])).interval(columns, stats.ratio)
 
 
 # What is said
@@ -233,13 +227,17 @@ def _conclusion(changes: Sequence[Change], after: str) -> str:
     said = f"In {after}{', ' + '; '.join(parts) if told else ' no change in quality is shown'}."
     if quiet:
         widest = max(quiet, key=lambda change: change.difference.high - change.difference.low)
-        names = _named([change.arm for change in quiet])
+        names = listed([change.arm for change in quiet])
         rest = f"For {names} no change in quality is shown, which" if told else "That"
         said += (
             f" {rest} is not to say that there is none: for {widest.arm} it is {signed(widest.difference.mean)} points "
             f"({_sure(widest)})."
         )
-    costs = [f"{change.arm} costs {_times(change.cost)}" for change in changes if _differs(change.cost)]
+    costs = [
+        f"{change.arm} costs {compared(change.cost, 'before')}"
+        for change in changes
+        if change.cost is not None and _differs(change.cost)
+    ]
     if costs:
         said += f" {'; '.join(costs)}."
     return said
@@ -250,15 +248,8 @@ def _sure(change: Change) -> str:
     return f"95 %: {low} to {high}, corrected {p_text(change.p_corrected)}"
 
 
-def _differs(ratio: Estimate | None) -> bool:
-    return ratio is not None and not math.isnan(ratio.low) and not ratio.low <= 1 <= ratio.high
-
-
-def _times(ratio: Estimate | None) -> str:
-    assert ratio is not None
-    if ratio.mean < 1:
-        return f"{100 * (1 - ratio.mean):.0f} % less [{100 * (1 - ratio.high):.0f}, {100 * (1 - ratio.low):.0f}]"
-    return f"{100 * (ratio.mean - 1):.0f} % more [{100 * (ratio.low - 1):.0f}, {100 * (ratio.high - 1):.0f}]"
+def _differs(ratio: Estimate) -> bool:
+    return not math.isnan(ratio.low) and not ratio.low <= 1 <= ratio.high
 
 
 def document_of_comparison(comparison: Comparison) -> Document:
@@ -267,14 +258,19 @@ def document_of_comparison(comparison: Comparison) -> Document:
                Column("p", wide=True), Column("Holm's p"), Column("Tasks", wide=True))  # fmt: skip
     quality = tuple(
         (change.arm, percent(change.before.mean), percent(change.after.mean), signed(change.difference.mean),
-         f"[{signed(change.difference.low)}, {signed(change.difference.high)}]", _p(change.p), _p(change.p_corrected),
+         points_span(change.difference), p_value(change.p), p_value(change.p_corrected),
          f"{change.n_tasks:,}")
         for change in comparison.changes
     )  # fmt: skip
     tables = [Table("Quality", columns, quality)]
     for title, money in (("Cost of a task", True), ("Time of a task", False)):
         rows = tuple(
-            (change.arm, *(usd(value) if money else seconds(value) for value in known), *_ratio_text(ratio))
+            (
+                change.arm,
+                *(usd(value) if money else seconds(value) for value in known),
+                times(ratio) if ratio else UNKNOWN,
+                times_span(ratio) if ratio else "",
+            )
             for change in comparison.changes
             if (known := change.costs if money else change.times) is not None
             for ratio in [change.cost if money else change.time]
@@ -286,24 +282,7 @@ def document_of_comparison(comparison: Comparison) -> Document:
     return Document(title, line, tuple(tables), comparison.notes, comparison.conclusion)
 
 
-def _p(p: float) -> str:
-    return p_text(p).removeprefix("p ").removeprefix("= ")
-
-
-def _ratio_text(ratio: Estimate | None) -> tuple[str, str]:
-    if ratio is None:
-        return UNKNOWN, ""
-    known = not math.isnan(ratio.low)
-    return f"x {ratio.mean:.2f}", f"[{ratio.low:.2f}, {ratio.high:.2f}]" if known else ""
-
-
 def _ratio_json(means: tuple[float, float] | None, ratio: Estimate | None) -> dict[str, Any] | None:
     if means is None:
         return None
-    ends = {name: value if math.isfinite(value) else None for name, value in ratio.to_json().items()} if ratio else None
-    return {"before": means[0], "after": means[1], "ratio": ends}
-
-
-def _named(names: Sequence[str]) -> str:
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    return {"before": means[0], "after": means[1], "ratio": estimate_json(ratio)}

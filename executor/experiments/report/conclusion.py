@@ -16,10 +16,8 @@ from collections.abc import Mapping, Sequence
 
 from executor.experiments.stats import Estimate, tasks_needed
 
-from .figures import p_text, percent, rounded_up, signed, span, usd
+from .figures import compared, lower, p_text, percent, rounded_up, signed, span, usd, whole_percent
 from .types import ArmReport, Best, Difference, Report
-
-SIGNIFICANT = 0.05
 
 
 def conclusion(report: Report) -> str:
@@ -88,7 +86,7 @@ class _Choice:
         return self.to_best[name].quality.low > -self.margin
 
     def _worse(self, name: str) -> bool:
-        return shown(self.to_best[name])
+        return self.to_best[name].shown
 
     # What is said
 
@@ -100,11 +98,11 @@ class _Choice:
         )
         second = max(self.to_best, key=lambda name: _mean(self.report.arm(name)))
         found = self.to_best[second]
-        if shown(found):
+        if found.shown:
             return [
                 why,
                 f"Use {self.best.name}: {_quality(self.best)}; the next best, {second}, is "
-                f"{_lower(found.quality.mean)} ({self._told(found)}).",
+                f"{lower(found.quality.mean)} ({self._told(found)}).",
             ]
         return [
             why,
@@ -116,8 +114,8 @@ class _Choice:
     def _use(self, chosen: str) -> list[str]:
         arm, found = self.report.arm(chosen), self.to_best[chosen]
         told = (
-            f"which is {_lower(found.quality.mean)}"
-            if shown(found)
+            f"which is {lower(found.quality.mean)}"
+            if found.shown
             else f"no difference is shown: {signed(found.quality.mean)} points"
         )
         return [
@@ -133,23 +131,23 @@ class _Choice:
         if cheaper:
             near = max(cheaper, key=lambda other: (_mean(self.report.arm(other)), -self.costs[other]))
             found = self.to_best[near]
-            less = f" for {_percent(1 - found.ratio.mean)} less" if found.ratio is not None else ""
+            less = f" for {whole_percent(1 - found.ratio.mean)} less" if found.ratio is not None else ""
             told.append(
-                f"No cheaper arm does as well: the nearest, {near}, is {_lower(found.quality.mean)} "
+                f"No cheaper arm does as well: the nearest, {near}, is {lower(found.quality.mean)} "
                 f"({self._told(found)}){less}."
             )
         else:
             second = max(self.to_best, key=lambda other: _mean(self.report.arm(other)))
             found = self.to_best[second]
             known = second == self.report.head.reference  # then it is told of that already
-            less = f": {_compared(_inverse(found.ratio), second)}" if found.ratio is not None and not known else ""
+            less = f": {compared(_inverse(found.ratio), second)}" if found.ratio is not None and not known else ""
             least = self.costs[name] == min(self.costs.values())
             none = "no arm costs less" if least else "no arm is shown to cost less"
             told.append(f"It costs {usd(self.costs[name])} a task, and {none}{less}.")
             if known:
                 return told
-            if shown(found):
-                told.append(f"The next best, {second}, is {_lower(found.quality.mean)} ({self._told(found)}).")
+            if found.shown:
+                told.append(f"The next best, {second}, is {lower(found.quality.mean)} ({self._told(found)}).")
             else:
                 told.append(
                     f"That it is also better than the next best, {second}, is not shown: {second} has "
@@ -164,7 +162,7 @@ class _Choice:
         if found is None:
             return []
         sure = f"95 %: {signed(found.quality.low)} to {signed(found.quality.high)}, {self._p(found)}"
-        if shown(found):
+        if found.shown:
             told = f"{found.arm} is {abs(100 * found.quality.mean):.1f} points better than {found.other} ({sure})"
         else:
             better = f"That {found.arm} is better than {found.other}"
@@ -172,12 +170,12 @@ class _Choice:
                 f"{better} is not shown: {signed(found.quality.mean)} points ({sure}), {found.other} may be "
                 f"{100 * max(-found.quality.low, 0):.1f} points better"
             )
-        return [f"{told}; it costs {_compared(found.ratio, found.other)}." if found.ratio is not None else f"{told}."]
+        return [f"{told}; it costs {compared(found.ratio, found.other)}." if found.ratio is not None else f"{told}."]
 
     def _open(self, undecided: Sequence[str]) -> list[str]:
         name = max(undecided, key=lambda other: (_mean(self.report.arm(other)), -self.costs[other]))
         found = self.to_best[name]
-        ratio = f" {name} costs {_compared(found.ratio, self.best.name)}." if found.ratio is not None else ""
+        ratio = f" {name} costs {compared(found.ratio, self.best.name)}." if found.ratio is not None else ""
         return [
             f"With {_tasks(found.n_tasks)} it can't be said whether a cheaper arm does as well as {self.best.name}, "
             f"the best ({_quality(self.best)}).",
@@ -195,7 +193,7 @@ class _Choice:
         found = self.to_best[name]
         less = 1 - self.costs[name] / self.costs[chosen]
         return [
-            f"Whether {name}, which costs {_percent(less)} less still, does as well can't be said with "
+            f"Whether {name}, which costs {whole_percent(less)} less still, does as well can't be said with "
             f"{_tasks(found.n_tasks)}: {signed(found.quality.mean)} points ({self._told(found)})"
             f"{self._would_decide(found)}."
         ]
@@ -207,7 +205,7 @@ class _Choice:
         cost = f"It costs {usd(self.costs[chosen])} a task"
         if found.ratio is None:
             return f"{cost}."
-        return f"{cost}, {_compared(found.ratio, found.other)}."
+        return f"{cost}, {compared(found.ratio, found.other)}."
 
     def _supposed(self) -> list[str]:
         """What arms with a simulated checker would reach: the one that takes the least of a checker and yet does as
@@ -224,7 +222,7 @@ class _Choice:
         reached = percent(_mean(self.report.arm(one.arm)))
         return [
             f"{checker}, {one.arm} would reach {reached}, {signed(one.quality.mean)} points "
-            f"({self._told(one, len(self.supposed))}), for {_compared(one.ratio, one.other)}."
+            f"({self._told(one, len(self.supposed))}), for {compared(one.ratio, one.other)}."
         ]
 
     def _supposes(self, name: str) -> list[str]:
@@ -257,11 +255,6 @@ class _Choice:
         return f"; about {rounded_up(count)} tasks would tell, if it is as it looks"
 
 
-def shown(found: Difference) -> bool:
-    """Whether a difference in quality is shown: its interval excludes 0 and its corrected p-value is below 0.05."""
-    return found.p_corrected < SIGNIFICANT and not found.quality.low <= 0 <= found.quality.high
-
-
 def _is_cheaper(found: Difference) -> bool:
     return found.ratio is not None and found.ratio.high < 1
 
@@ -276,30 +269,10 @@ def _quality(arm: ArmReport) -> str:
     return f"quality {percent(arm.quality.mean)} {span(arm.quality)}"
 
 
-def _lower(difference: float) -> str:
-    return f"{abs(100 * difference):.1f} points lower"
-
-
 def _tasks(count: int) -> str:
     return f"{count:,} task{'' if count == 1 else 's'}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if abs(share) < 0.995 or share >= 1 else f"{100 * share:.1f} %"
 
 
 def _inverse(ratio: Estimate) -> Estimate:
     """The other's cost as a ratio to the first's."""
     return Estimate(*(1 / value if value else math.inf for value in (ratio.mean, ratio.high, ratio.low)))
-
-
-def _compared(ratio: Estimate, other: str) -> str:
-    """What a cost is beside another: 58 % less than strong [55, 61]."""
-    known = not math.isnan(ratio.low)
-    if ratio.mean < 1:
-        ends = f" [{100 * (1 - ratio.high):.0f}, {100 * (1 - ratio.low):.0f}]" if known else ""
-        return f"{_percent(1 - ratio.mean)} less than {other}{ends}"
-    if ratio.mean == 1:
-        return f"as much as {other}"
-    ends = f" [{100 * (ratio.low - 1):.0f}, {100 * (ratio.high - 1):.0f}]" if known else ""
-    return f"{_percent(ratio.mean - 1)} more than {other}{ends}"

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from statistics import fmean
 
-from executor.experiments.stats import Estimate, mean_interval
+from executor.experiments.stats import Estimate, known_mean, mean_interval
 from executor.experiments.types import Arm, Cell, Experiment, Grade, Outcome, Task
 
 
@@ -37,11 +38,27 @@ class ArmData:
         """Cells with a score."""
         return sum(map(len, self.scores.values()))
 
+    @property
+    def mean(self) -> float:
+        """Mean score of its tasks. Raises ValueError where none has one."""
+        return fmean(self.means.values())
+
+    def mean_cost(self, tasks: Iterable[str] | None = None) -> float | None:
+        """Mean cost of these tasks or of all that have a score, where that of each is known."""
+        return known_mean([self.costs.get(task) for task in (self.means if tasks is None else tasks)])
+
     def quality(self, tasks: Iterable[str] | None = None) -> Estimate | None:
         """Mean score with its interval, of these tasks or of all."""
         names = self.scores if tasks is None else [task for task in tasks if task in self.scores]
         scores = [self.scores[name] for name in names]
         return mean_interval(scores) if scores else None
+
+
+def least_step(one: ArmData, two: ArmData, tasks: Iterable[str]) -> float | None:
+    """The least that one cell can change a task's difference between two arms, where scores are 0 or 1; None: any."""
+    if not (one.binary and two.binary):
+        return None
+    return 1 / max(len(scores[task]) for task in tasks for scores in (one.scores, two.scores))
 
 
 def known_cost(outcome: Outcome) -> Decimal | None:
@@ -83,7 +100,7 @@ def _arm_data(
         arm,
         tuple(cells),
         {task: tuple(found) for task, found in scores.items()},
-        {task: math.fsum(found) / len(found) for task, found in scores.items()},
+        {task: fmean(found) for task, found in scores.items()},
         {task: float(sum(known) / len(known)) for task, known in _whole(costs)},
         max(0, expected - len(cells)),
     )

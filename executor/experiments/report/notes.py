@@ -8,11 +8,9 @@ from executor.experiments.grading.graders import grading_notes
 from executor.experiments.types import Experiment, Grade
 
 from .data import ArmData
+from .figures import listed
 from .routers import scoring_arms
 from .types import Report
-
-NAMED = 3
-"""So many names stand in a note; of the others only how many they are."""
 
 
 def notes_of(
@@ -141,6 +139,4 @@ def _routers(experiment: Experiment, report: Report) -> Iterator[str]:
 
 
 def _named(parts: Mapping[str, str], between: str = ", ") -> str:
-    shown = [f"{name} {text}".strip() for name, text in list(parts.items())[:NAMED]]
-    more = len(parts) - NAMED
-    return between.join(shown) + (f" and {more:,} more" if more > 0 else "")
+    return listed([f"{name} {text}".strip() for name, text in parts.items()], between)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .figures import p_text, percent, seconds, signed, span, usd
+from .figures import p_value, percent, points_span, seconds, signed, span, times, times_span, usd
 from .types import ArmReport, Report
 
 UNKNOWN = "unknown"
@@ -174,11 +173,11 @@ def differences_table(report: Report) -> Table:
             (
                 found.arm,
                 signed(found.quality.mean),
-                f"[{signed(found.quality.low)}, {signed(found.quality.high)}]",
-                p_text(found.p).removeprefix("p ").removeprefix("= "),
-                p_text(found.p_corrected).removeprefix("p ").removeprefix("= "),
-                f"x {ratio.mean:.2f}" if ratio else UNKNOWN,
-                f"[{ratio.low:.2f}, {ratio.high:.2f}]" if ratio and math.isfinite(ratio.low) else "",
+                points_span(found.quality),
+                p_value(found.p),
+                p_value(found.p_corrected),
+                times(ratio) if ratio else UNKNOWN,
+                times_span(ratio) if ratio else "",
                 f"{found.n_tasks:,}",
             )
         )

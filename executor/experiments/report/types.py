@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from executor.experiments.stats import Estimate
+from executor.experiments.stats import Estimate, is_shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class ArmReport:
         return {
             "name": self.name, "kind": self.kind, "mode": self.mode, "routing": self.routing,
             "n_tasks": self.n_tasks, "n_cells": self.n_cells, "missing": self.missing, "ungraded": self.ungraded,
-            "quality": _estimate(self.quality),
+            "quality": estimate_json(self.quality),
             "cost": None if self.cost is None else self.cost.to_json(),
             "latency": None if self.latency is None else
             {"p50": self.latency.p50, "p95": self.latency.p95, "n": self.latency.n},
@@ -105,7 +105,7 @@ class BaselineReport:
     def to_json(self) -> dict[str, Any]:
         """As in report.json."""
         cost = None if self.cost is None else {"mean": self.cost}
-        return {"name": self.name, "of": list(self.of), "quality": _estimate(self.quality), "cost": cost}
+        return {"name": self.name, "of": list(self.of), "quality": estimate_json(self.quality), "cost": cost}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +126,11 @@ class Difference:
     ratio: Estimate | None = None
     saved: Estimate | None = None
 
+    @property
+    def shown(self) -> bool:
+        """Whether a difference in quality is shown."""
+        return is_shown(self.quality, self.p_corrected)
+
     def to_json(self) -> dict[str, Any]:
         """As in report.json."""
         return {
@@ -134,7 +139,7 @@ class Difference:
                         "p": self.p, "p_corrected": self.p_corrected, "deviation": _finite(self.deviation)},
             "cost": None if self.ratio is None else
             {"ratio": _finite(self.ratio.mean), "low": _finite(self.ratio.low), "high": _finite(self.ratio.high),
-             "saved": None if self.saved is None else _estimate(self.saved)},
+             "saved": None if self.saved is None else estimate_json(self.saved)},
             "n_tasks": self.n_tasks,
         }  # fmt: skip
 
@@ -167,7 +172,8 @@ class Router:
     def to_json(self) -> dict[str, Any]:
         """As in report.json."""
         return {"arm": self.arm, "weak": self.weak, "strong": self.strong, "n_tasks": self.n_tasks,
-                "apgr": _estimate(self.apgr), "cpt": dict(self.cpt), "curve": [point._asdict() for point in self.curve],
+                "apgr": estimate_json(self.apgr), "cpt": dict(self.cpt),
+                "curve": [point._asdict() for point in self.curve],
                 "oracle": {"apgr": self.oracle_apgr, "curve": [point._asdict() for point in self.oracle]}}  # fmt: skip
 
 
@@ -181,7 +187,7 @@ class KindPart:
 
     def to_json(self) -> dict[str, Any]:
         """As in report.json."""
-        return {"n": self.n, "quality": _estimate(self.quality), "cost": self.cost}
+        return {"n": self.n, "quality": estimate_json(self.quality), "cost": self.cost}
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +275,8 @@ class Report:
         }
 
 
-def _estimate(estimate: Estimate | None) -> dict[str, float | None] | None:
+def estimate_json(estimate: Estimate | None) -> dict[str, float | None] | None:
+    """An estimate as in report.json; ends that are not known are null."""
     if estimate is None:
         return None
     return {name: _finite(value) for name, value in estimate.to_json().items()}
