@@ -170,6 +170,16 @@ def no_signal(loop: asyncio.AbstractEventLoop, name: str) -> None:
         return
 
 
+def interrupt_at_once() -> None:
+    """Ctrl-C interrupts what computes, too, not only at the next pause as in an event loop. For commands that write
+    files as a whole or not at all."""
+    try:
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    except ValueError:
+        return  # not in the main thread: signals are somebody else's business
+
+
 def _in_foreground(fd: int) -> bool:
     """Whether we may use the terminal: a process in the background is stopped by the system when it tries."""
     try:

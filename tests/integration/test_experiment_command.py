@@ -124,6 +124,25 @@ async def test_ctrl_c_twice_does_not_wait_for_calls(tmp_path: Path) -> None:
         assert (await command(*RUN, home=tmp_path, env=KEY)).code == 0
 
 
+async def test_ctrl_c_does_not_wait_for_what_computes(tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text(_toml(recorded()), encoding="utf-8")
+    assert (await command(*RUN, home=tmp_path)).code == 0
+    slow = "import pathlib, time\npathlib.Path('there').touch()\ntime.sleep(600)\n"
+    (tmp_path / "slow.py").write_text(slow, encoding="utf-8")
+    again = ("experiment", "grade", "runs/recorded", "--grader", "slow:judge")
+    process = await started(*again, home=tmp_path)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not (tmp_path / "there").exists():
+                await asyncio.sleep(0.02)
+            process.send_signal(signal.SIGINT)
+            _, err = await process.communicate()
+    finally:
+        await ended(process)
+    assert process.returncode == 130, err
+    assert b"Traceback" not in err
+
+
 async def test_only_one_process_runs_in_a_folder(tmp_path: Path) -> None:
     moment = Moment(1, wait=60.0)
     async with ProviderFake(moment, models=NAMES) as fake:
