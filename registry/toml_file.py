@@ -104,6 +104,13 @@ class Table:
             self.wrong(key, f"must be a whole number of {unit}, at least 1, without quotes")
         return value
 
+    def flag(self, key: str, *, default: bool = False) -> bool:
+        """True or false."""
+        value = self.values.get(key, default)
+        if not isinstance(value, bool):
+            self.wrong(key, "must be true or false, without quotes")
+        return value
+
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of different texts."""
         value = self.values.get(key, [])

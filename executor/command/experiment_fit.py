@@ -96,9 +96,7 @@ def _fitted(
 
 def _model(experiment: Experiment, arm: str, given: str | None, side: str) -> str:
     """The model or role that the policy chooses for an arm."""
-    from executor.experiments.fit.data import model_of
-
-    name = given or model_of(experiment, arm)
+    name = given or next(one for one in experiment.arms if one.name == arm).alone
     if not name:
         raise UsageError(
             f"the arm {arm!r} is not one model alone: say with --{side}-model which one the policy chooses"

@@ -125,7 +125,9 @@ async def _models(
 def _report(
     folder: Folder, experiment: Experiment, outcomes: list[Outcome], grades: list[Grade], options: argparse.Namespace
 ) -> dict[str, Any]:
-    from .experiment_report import shown, write_reports
+    from executor.experiments.report.files import write_reports
+
+    from .experiment_report import shown
 
     report = write_reports(folder, experiment, outcomes, grades)
     if not options.json:

@@ -17,7 +17,6 @@ from registry.errors import UsageError
 
 from .out import note, on_terminal, say, say_json, show
 
-__all__ = ["experiment_report", "shown", "write_reports"]
 PLAIN_WIDTH = 120
 """Columns where no terminal says how many it has."""
 
@@ -56,11 +55,7 @@ def _write(path: Path, text: str) -> None:
 
 def shown(report: Report) -> None:
     """Shows a report on standard output."""
-    width = columns()
-    if not on_terminal(sys.stdout):
-        say(render_text(report, width), end="")
-        return
-    show(render_text(report, width), end="")
+    show(render_text(report, columns()), end="")
 
 
 def columns() -> int:

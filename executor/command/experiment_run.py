@@ -158,7 +158,9 @@ async def _report(
     experiment: Experiment, folder: Folder, setup: Setup | None, options: argparse.Namespace
 ) -> dict[str, Any]:
     """The answers judged, and the report written and shown; as JSON."""
-    from .experiment_report import shown, write_reports
+    from executor.experiments.report.files import write_reports
+
+    from .experiment_report import shown
 
     with folder.locked():
         grades = await _graded(experiment, folder, setup, options)

@@ -1,4 +1,4 @@
-"""Outcomes, grades, tasks and recorded answers as plain JSON data, for the lines of a run's folder."""
+"""Outcomes, grades, tasks, arms and recorded answers as plain JSON data, for the lines of a run's folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from planner.plan import Plan
 from registry.messages import Usage, money
 
-from .types import Cell, Grade, Outcome, RecordedAnswer, Task
+from .types import Arm, Cell, Grade, Outcome, RecordedAnswer, Task
 
 
 def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
@@ -93,6 +93,14 @@ def task_from_json(data: Mapping[str, Any]) -> Task:
     plan = data.get("plan")
     read = None if plan is None else Plan.from_json(plan)
     return Task(data["id"], data["input"], data.get("target"), data.get("metadata", {}), read)
+
+
+def arm_to_json(arm: Arm) -> dict[str, Any]:
+    """An arm as plain JSON data."""
+    return {
+        "name": arm.name, "kind": arm.kind, "mode": arm.mode, "options": dict(arm.options), "routing": arm.routing,
+        "among": list(arm.among), "checker": arm.checker,
+    }  # fmt: skip
 
 
 def answer_to_json(answer: RecordedAnswer) -> dict[str, Any]:

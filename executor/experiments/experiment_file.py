@@ -73,7 +73,7 @@ def experiment_of(
         _budget(table),
         seed,
         dict(models),
-        _flag(table, "cache", default=True),
+        table.flag("cache", default=True),
         _reference(table, [arm.name for arm in arms]),
         _with_data(values, where.data),
         home,
@@ -210,13 +210,6 @@ def _seed(table: Table) -> int:
     value = table.values.get("seed", 0)
     if isinstance(value, bool) or not isinstance(value, int):
         table.wrong("seed", "must be a whole number")
-    return value
-
-
-def _flag(table: Table, key: str, *, default: bool) -> bool:
-    value = table.values.get(key, default)
-    if not isinstance(value, bool):
-        table.wrong(key, "must be true or false, without quotes")
     return value
 
 

@@ -21,6 +21,7 @@ from registry.whole_lines import appendable, sync_folder
 from .codec import (
     answer_from_json,
     answer_to_json,
+    arm_to_json,
     grade_from_json,
     grade_to_json,
     outcome_from_json,
@@ -29,8 +30,8 @@ from .codec import (
     task_to_json,
 )
 from .experiment_file import experiment_of
-from .run.taken_up import differences
-from .types import Arm, Cell, Experiment, Grade, Outcome, RecordedAnswer, RecordedModel
+from .taken_up import differences
+from .types import Cell, Experiment, Grade, Outcome, RecordedAnswer, RecordedModel
 
 FORMAT = 1
 """The version of what stands in the folder."""
@@ -268,14 +269,6 @@ def fingerprint(experiment: Experiment) -> str:
         "arms": [arm_to_json(arm) for arm in experiment.arms],
     }
     return sha256(canonical_json(about).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def arm_to_json(arm: Arm) -> dict[str, Any]:
-    """An arm as plain JSON data."""
-    return {
-        "name": arm.name, "kind": arm.kind, "mode": arm.mode, "options": dict(arm.options), "routing": arm.routing,
-        "among": list(arm.among), "checker": arm.checker,
-    }  # fmt: skip
 
 
 def _model_line(model: RecordedModel) -> dict[str, Any]:

@@ -77,6 +77,18 @@ class Arm:
     among: tuple[str, ...] = ()
     checker: float | None = None
 
+    @property
+    def alone(self) -> str | None:
+        """The one model, by name or role, that does everything; None where the arm has several to choose from."""
+        routing = self.options.get("routing") if self.routing is None else self.routing
+        if self.kind == "recorded" and routing is None:
+            return self.among[0] if len(self.among) == 1 else None
+        if isinstance(routing, str) and routing.startswith("fixed:"):
+            return routing.removeprefix("fixed:").strip() or None
+        if isinstance(routing, Mapping) and routing.get("use") == "fixed":
+            return str(routing.get("model", "general"))
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class GraderSpec:
@@ -146,6 +158,12 @@ class Outcome:
     job_id: str | None = None
     spent_usd: Decimal | None = None
     spent_tokens: int = 0
+
+    @property
+    def known_cost(self) -> Decimal | None:
+        """What the cell cost where all of it is known."""
+        partial = self.usage is not None and self.usage.partial
+        return None if partial or self.cost is None or not self.cost.is_finite() else self.cost
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ def _server(path: Path, name: str, values: Mapping[str, Any]) -> McpServer:
         _vouched(table, "read_only"),
         _vouched(table, "idempotent"),
         _seconds(table),
-        _truth(table, "required"),
+        table.flag("required"),
     )
 
 
@@ -163,13 +163,6 @@ def _seconds(table: Table) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not 0 < value < 86_400:
         table.wrong("timeout", "must be a number of seconds, more than 0")
     return float(value)
-
-
-def _truth(table: Table, key: str) -> bool:
-    value = table.values.get(key, False)
-    if not isinstance(value, bool):
-        table.wrong(key, "must be true or false")
-    return bool(value)
 
 
 def missing_names(wanted: Sequence[str], there: Sequence[str]) -> list[str]:

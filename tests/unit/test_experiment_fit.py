@@ -10,7 +10,7 @@ import pytest
 
 from executor.experiments.curves import apgr
 from executor.experiments.fit.choice import ALWAYS, NEVER, Wish, folds, threshold_at, threshold_for
-from executor.experiments.fit.data import FitData, check_data, check_split, fit_data_of, halves, model_of
+from executor.experiments.fit.data import FitData, check_data, check_split, fit_data_of, halves
 from executor.experiments.fit.model import MOST_WORDS, Seen, Space, fitted, gains
 from executor.experiments.fit.policy import fit_policy, judge, judgement, kind_scores, scores_of, trained
 from executor.experiments.types import Arm, Cell, Experiment, Grade, GraderSpec, Outcome, Task
@@ -298,8 +298,7 @@ def test_the_model_of_an_arm_is_known_where_it_is_one_alone():
         Arm("table", routing={"use": "fixed", "model": "fast"}),
         Arm("job", options={"routing": "hint"}),
     )
-    experiment = replace(run(), arms=arms)
-    assert [model_of(experiment, arm.name) for arm in arms] == ["m", None, "large", "fast", None]
+    assert [arm.alone for arm in arms] == ["m", None, "large", "fast", None]
 
 
 def test_a_fit_that_does_not_converge_is_no_warning():

@@ -7,12 +7,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
+from statistics import fmean
 from typing import TYPE_CHECKING
 
+from executor.experiments.stats import known_mean
 from registry.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from executor.experiments.types import Arm, Experiment, Grade, Outcome
+    from executor.experiments.types import Experiment, Grade, Outcome
 
 LEAST = 50
 """Tasks to fit on, at the least: with fewer, an order of them can't be told from chance."""
@@ -72,7 +74,7 @@ def check_data(data: FitData, what: str = "to fit on") -> None:
     if all(one == two for one, two in zip(data.weak, data.strong, strict=True)):
         raise ConfigError(f"both arms have the same score on each of the {len(data)} tasks {what}: nothing to learn")
     if data.gap <= 0:
-        weak, strong = fsum(data.weak) / len(data), fsum(data.strong) / len(data)
+        weak, strong = fmean(data.weak), fmean(data.strong)
         raise ConfigError(
             f"the strong arm is no better than the weak one on the {len(data)} tasks {what} "
             f"({strong:.3f} against {weak:.3f}): there is nothing to route for"
@@ -101,7 +103,7 @@ def fit_data_of(
         raise UsageError(f"the weak and the strong arm are both {weak!r}")
     scores = _means((grade.cell.arm, grade.cell.task, grade.score) for grade in grades)
     costs = _means(
-        (outcome.cell.arm, outcome.cell.task, None if outcome.cost is None else float(outcome.cost))
+        (outcome.cell.arm, outcome.cell.task, None if (cost := outcome.known_cost) is None else float(cost))
         for outcome in outcomes
     )
     tasks = [task for task in experiment.tasks if _both(scores, weak, strong, task.id)]
@@ -120,19 +122,6 @@ def fit_data_of(
     )
 
 
-def model_of(experiment: Experiment, name: str) -> str | None:
-    """The model that an arm stands for, by name or role; None where it isn't a single one."""
-    arm: Arm = next(arm for arm in experiment.arms if arm.name == name)
-    if arm.kind == "recorded":
-        return arm.among[0] if len(arm.among) == 1 else None
-    routing = arm.routing if arm.routing is not None else arm.options.get("routing")
-    if isinstance(routing, str) and routing.startswith("fixed:"):
-        return routing.partition(":")[2].strip() or None
-    if isinstance(routing, Mapping) and routing.get("use") == "fixed" and isinstance(routing.get("model"), str):
-        return str(routing["model"])
-    return None
-
-
 def _both(scores: Mapping[tuple[str, str], float | None], weak: str, strong: str, task: str) -> bool:
     return scores.get((weak, task)) is not None and scores.get((strong, task)) is not None
 
@@ -142,9 +131,4 @@ def _means(values: Iterable[tuple[str, str, float | None]]) -> dict[tuple[str, s
     found: dict[tuple[str, str], list[float | None]] = defaultdict(list)
     for arm, task, value in values:
         found[arm, task].append(value)
-    return {
-        place: None
-        if any(value is None for value in had)
-        else fsum(value for value in had if value is not None) / len(had)
-        for place, had in found.items()
-    }
+    return {place: known_mean(had) for place, had in found.items()}

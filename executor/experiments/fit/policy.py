@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import fsum
+from statistics import fmean
 from typing import Any
 
 from executor.experiments.curves import apgr_samples, curve_of, oracle_order
 from executor.experiments.needs import needed
-from executor.experiments.stats import Estimate, Resampled, bca
+from executor.experiments.stats import Estimate, Resampled, bca, known_mean
 from registry.learned_route import LearnedPolicy, RouteModel
 from registry.routing import RouteRequest
 
@@ -89,8 +89,8 @@ def fit_policy(
         **(about or {}),
         "tasks": len(data),
         "kinds": len(model.kinds),
-        "weak_quality": rounded(fsum(data.weak) / len(data)),
-        "strong_quality": rounded(fsum(data.strong) / len(data)),
+        "weak_quality": rounded(fmean(data.weak)),
+        "strong_quality": rounded(fmean(data.strong)),
         "threshold_for": wish.to_json(),
         "penalty": best.penalty,
         "cross_validation": {
@@ -127,12 +127,12 @@ def judge(policy: LearnedPolicy, data: FitData, fitted_on: FitData, *, seed: int
         len(data),
         _routers(_orders(scores, data, fitted_on), data, seed),
         sum(strong) / len(data),
-        fsum(data.strong[i] if there else data.weak[i] for i, there in enumerate(strong)) / len(data),
+        fmean(data.strong[i] if there else data.weak[i] for i, there in enumerate(strong)),
         curve.weak.quality,
         curve.strong.quality,
-        _mean(costs),
-        _mean(data.weak_costs),
-        _mean(data.strong_costs),
+        known_mean(costs),
+        known_mean(data.weak_costs),
+        known_mean(data.strong_costs),
         {f"{part:.0%}": curve.cpt(part) for part in (0.5, 0.8, 0.95)},
     )
 
@@ -147,7 +147,7 @@ def kind_scores(data: FitData, fitted_on: FitData) -> list[float]:
     had: dict[str | None, list[float]] = defaultdict(list)
     for kind, weak, strong in zip(fitted_on.kinds, fitted_on.weak, fitted_on.strong, strict=True):
         had[kind].append(strong - weak)
-    return [fsum(had[kind]) / len(had[kind]) if kind in had else fitted_on.gap for kind in data.kinds]
+    return [fmean(had[kind]) if kind in had else fitted_on.gap for kind in data.kinds]
 
 
 def judgement(policy: LearnedPolicy, judged: Judged | None) -> str:
@@ -223,8 +223,3 @@ def _chosen_costs(data: FitData, strong: Sequence[bool]) -> Sequence[float | Non
     if not data.weak_costs or not data.strong_costs:
         return ()
     return [data.strong_costs[i] if there else data.weak_costs[i] for i, there in enumerate(strong)]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fsum(known) / len(known) if values and len(known) == len(values) else None

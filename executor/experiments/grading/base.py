@@ -57,14 +57,6 @@ class RuleGrader(Grader):
         return Grade(outcome.cell, found.score, found.reason, found.details)
 
 
-def flag(table: Table, key: str, *, default: bool) -> bool:
-    """A key that is true or false."""
-    value = table.values.get(key, default)
-    if not isinstance(value, bool):
-        table.wrong(key, "must be true or false, without quotes")
-    return value
-
-
 def at_least_0(table: Table, key: str, default: float) -> float:
     """A key that is a number, not negative."""
     value = table.values.get(key, default)

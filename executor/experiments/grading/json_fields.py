@@ -10,7 +10,7 @@ from typing import Any
 from registry.text import cut_end
 from registry.toml_file import Table, shown
 
-from .base import RuleGrader, Verdict, at_least_0, flag
+from .base import RuleGrader, Verdict, at_least_0
 from .texts import Normal
 
 MISSING: Any = object()
@@ -32,7 +32,7 @@ class JsonFields(RuleGrader):
         table.only(("fields", "ignore", "tolerance", "relative", "all"))
         self.fields, self.normal = table.texts("fields"), Normal.of(table)
         self.tolerance, self.relative = at_least_0(table, "tolerance", 0), at_least_0(table, "relative", RELATIVE)
-        self.all = flag(table, "all", default=False)
+        self.all = table.flag("all")
 
     def verdict(self, target: Any, answer: str) -> Verdict:
         """What the answer is worth."""

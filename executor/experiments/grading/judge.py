@@ -17,7 +17,7 @@ from registry.models import ModelRegistry
 from registry.text import clean, cut_end, cut_middle, load_prompt, marked, unforgeable_marker
 from registry.toml_file import Table, nearest
 
-from .base import ANSWERED, Grader, flag, one_of
+from .base import ANSWERED, Grader, one_of
 from .families import families
 
 ROLE = "judge"
@@ -65,7 +65,7 @@ class Judge(Grader):
         names = [arm.name for arm in arms]
         if self.against != TARGET and arms and self.against not in names:
             table.wrong("against", f'must be "target" or an arm: {nearest(self.against, names)}')
-        self.same_family_allowed = flag(table, "allow_same_family", default=False)
+        self.same_family_allowed = table.flag("allow_same_family")
         self.named = table.text("model")
         self.llm = None if models is None else _judge(table, self.named, models)
         self.models, self.opponents = models, {}  # type: ignore[var-annotated]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 from registry.text import clean, cut_end
 from registry.toml_file import Table, shown
 
-from .base import RuleGrader, Verdict, flag, one_of
+from .base import RuleGrader, Verdict, one_of
 
 IGNORABLE = ("case", "space", "punctuation", "articles")
 IGNORED = ("case", "space")
@@ -97,7 +97,7 @@ class Contains(RuleGrader):
 
     def __init__(self, table: Table) -> None:
         table.only(("ignore", "need", "words"))
-        self.normal, self.words = Normal.of(table), flag(table, "words", default=True)
+        self.normal, self.words = Normal.of(table), table.flag("words", default=True)
         self.need = one_of(table, "need", ("all", "any", "share"))
 
     def verdict(self, target: Any, answer: str) -> Verdict:
@@ -141,8 +141,8 @@ class Regex(RuleGrader):
     def __init__(self, table: Table) -> None:
         table.only(("pattern", "whole", "ignore_case", "multiline", "dotall"))
         on = {"i": "ignore_case", "m": "multiline", "s": "dotall"}
-        self.flags = "".join(sign for sign, key in on.items() if flag(table, key, default=False))
-        self.whole = flag(table, "whole", default=False)
+        self.flags = "".join(sign for sign, key in on.items() if table.flag(key))
+        self.whole = table.flag("whole")
         self._known: dict[str, Callable[[str], bool] | str] = {}
         self.pattern = table.text("pattern")
         if self.pattern is not None and isinstance(problem := self._matcher(self.pattern), str):
@@ -187,6 +187,3 @@ class Regex(RuleGrader):
 
 def _short(text: str) -> str:
     return repr(cut_end(" ".join(text.split()), SHOWN))
-
-
-RULES: Mapping[str, Callable[[Table], RuleGrader]] = {"exact": Exact, "contains": Contains, "regex": Regex}

@@ -19,11 +19,9 @@ from .data import (
     ArmData,
     data_of,
     kinds_of_tasks,
-    known_cost,
     least_step,
     models_of_cells,
     routing_text,
-    single_model,
     tokens_by_role,
 )
 from .notes import notes_of
@@ -124,7 +122,7 @@ def _cost(data: ArmData, samples: Samples) -> Cost | None:
     known = [outcome.cost for outcome in data.cells if outcome.cost is not None and outcome.cost.is_finite()]
     if not known:
         return None
-    unknown = sum(known_cost(outcome) is None for outcome in data.cells)
+    unknown = sum(outcome.known_cost is None for outcome in data.cells)
     costs = list(data.costs.values())
     if not costs:
         return Cost(None, None, None, float(sum(known)), unknown)
@@ -164,7 +162,7 @@ def _with_front(arms: Sequence[ArmReport]) -> list[ArmReport]:
 
 def _singles(data: Mapping[str, ArmData]) -> list[str]:
     """Arms of one model alone that have scores."""
-    return [name for name, arm in data.items() if single_model(arm.arm) is not None and arm.means]
+    return [name for name, arm in data.items() if arm.arm.alone is not None and arm.means]
 
 
 def _ends(data: Mapping[str, ArmData]) -> tuple[str | None, str | None]:

@@ -9,8 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from executor.experiments import stats
-from executor.experiments.codec import task_to_json
-from executor.experiments.folder import arm_to_json
+from executor.experiments.codec import arm_to_json, task_to_json
 from executor.experiments.stats import Estimate
 from executor.experiments.types import Experiment, Grade, Outcome
 from registry.errors import UsageError

@@ -61,13 +61,6 @@ def least_step(one: ArmData, two: ArmData, tasks: Iterable[str]) -> float | None
     return 1 / max(len(scores[task]) for task in tasks for scores in (one.scores, two.scores))
 
 
-def known_cost(outcome: Outcome) -> Decimal | None:
-    """What a cell cost where all of it is known."""
-    usage = outcome.usage
-    partial = usage is not None and usage.partial
-    return None if partial or outcome.cost is None or not outcome.cost.is_finite() else outcome.cost
-
-
 def data_of(experiment: Experiment, outcomes: Iterable[Outcome], grades: Iterable[Grade]) -> dict[str, ArmData]:
     """By arm, in the experiment's order. Cells that are not the experiment's are left out, and of a cell that ended
     twice the first counts."""
@@ -95,7 +88,7 @@ def _arm_data(
         task, score = outcome.cell.task, score_of.get(outcome.cell)
         if score is not None and math.isfinite(score):
             scores.setdefault(task, []).append(min(1.0, max(0.0, score)))
-        costs.setdefault(task, []).append(known_cost(outcome))
+        costs.setdefault(task, []).append(outcome.known_cost)
     return ArmData(
         arm,
         tuple(cells),
@@ -132,21 +125,10 @@ def models_of_cells(cells: Iterable[Outcome]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def single_model(arm: Arm) -> str | None:
-    """The one model that does everything in an arm: a recorded one alone, or a fixed one; None otherwise."""
-    if arm.kind == "recorded" and arm.routing is None:
-        return arm.among[0] if len(arm.among) == 1 else None
-    if isinstance(arm.routing, str) and arm.routing.startswith("fixed:"):
-        return arm.routing.removeprefix("fixed:")
-    if isinstance(arm.routing, Mapping) and arm.routing.get("use") == "fixed":
-        return str(arm.routing.get("model", "general"))
-    return None
-
-
 def routing_text(arm: Arm) -> str:
     """How an arm chooses its models, in a few words."""
-    if single_model(arm) is not None and arm.kind == "recorded":
-        return f"{single_model(arm)} alone"
+    if arm.alone is not None and arm.kind == "recorded":
+        return f"{arm.alone} alone"
     routing = arm.routing if arm.routing is not None else arm.options.get("routing")
     if routing is None:
         return "default"

@@ -10,7 +10,7 @@ from typing import Any
 from executor.experiments.types import Cell, Experiment, Grade, Outcome
 from registry.messages import money
 
-from .data import data_of, known_cost
+from .data import data_of
 from .figures import printable
 from .types import Report
 
@@ -50,7 +50,7 @@ def _row(
         cell.arm, cell.task, kinds.get(cell.task) or "", cell.repeat, outcome.status,
         "" if score is None else repr(float(score)),
         "" if outcome.cost is None else money(outcome.cost),
-        "" if outcome.cost is None else str(known_cost(outcome) is not None).lower(),
+        "" if outcome.cost is None else str(outcome.known_cost is not None).lower(),
         "" if outcome.latency is None else repr(outcome.latency),
         outcome.cached_calls, outcome.rounds, outcome.steps, outcome.failed_steps, outcome.escalated,
         " ".join(f"{model}={count}" for model, count in sorted(outcome.models.items())),

@@ -11,7 +11,7 @@ from executor.experiments.stats import Estimate, Resampled, bca, score_intervals
 from executor.experiments.types import Arm, Experiment
 from registry.errors import ConfigError
 
-from .data import ArmData, single_model
+from .data import ArmData
 from .types import CurvePoint, Router
 
 POINTS = 101
@@ -61,7 +61,7 @@ def _is_scoring(experiment: Experiment, arm: Arm) -> bool:
 
 def _alone(experiment: Experiment, data: Mapping[str, ArmData], model: str) -> ArmData | None:
     for arm in experiment.arms:
-        if arm.kind == "recorded" and single_model(arm) == model and data[arm.name].means:
+        if arm.kind == "recorded" and arm.alone == model and data[arm.name].means:
             return data[arm.name]
     return None
 

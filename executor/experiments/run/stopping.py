@@ -13,8 +13,6 @@ GRACE = 4.0
 """Seconds that calls under way have once a run is to stop: what they bring is then known when it goes on."""
 SETTLE = 0.05
 """Seconds that a job has after its last call: that may have been all it needed for its end."""
-
-
 TOOLS = 10.0
 """Seconds that tools have to end where only they are at work."""
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from executor.experiments.codec import task_to_json
-from executor.experiments.types import Experiment
-
-MOST_NAMED = 3
-"""Names in a message."""
+from .codec import task_to_json
+from .report.figures import listed
+from .types import Experiment
 
 
 def differences(before: Experiment, now: Experiment) -> list[str]:
@@ -34,8 +32,8 @@ def _fewer(what: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list
     gone = [name for name in before if name not in now]
     other = [name for name in before if name in now and before[name] != now[name]]
     return [
-        *([f"{what}s that are no longer there: {_names(gone)}"] if gone else []),
-        *([f"{what}s that have changed: {_names(other)}"] if other else []),
+        *([f"{what}s that are no longer there: {_named(gone)}"] if gone else []),
+        *([f"{what}s that have changed: {_named(other)}"] if other else []),
     ]
 
 
@@ -44,9 +42,8 @@ def _other_answers(before: Experiment, now: Experiment) -> Iterable[str]:
         known = now.recorded[name].answers if name in now.recorded else {}
         other = [task for task, answer in model.answers.items() if known.get(task) != answer]
         if other:
-            yield f"the recorded answers of {name!r} have changed: {_names(other)}"
+            yield f"the recorded answers of {name!r} have changed: {_named(other)}"
 
 
-def _names(names: list[str]) -> str:
-    more = len(names) - MOST_NAMED
-    return ", ".join(map(repr, names[:MOST_NAMED])) + (f" and {more:,} more" if more > 0 else "")
+def _named(names: list[str]) -> str:
+    return listed([repr(name) for name in names])
