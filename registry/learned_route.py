@@ -20,6 +20,7 @@ from .errors import UsageError
 from .route_features import NAMES, features_of
 from .route_features import VERSION as FEATURES
 from .routing import Choice, RouteRequest, RoutingPolicy, named
+from .whole_files import put_whole
 
 if TYPE_CHECKING:
     from .models import ModelRegistry
@@ -129,15 +130,10 @@ class LearnedPolicy(RoutingPolicy):
 
     def save(self, path: str | os.PathLike[str]) -> LearnedPolicy:
         """Writes the file, which is there as a whole or as it was; the policy that stands there. Raises UsageError."""
-        target = Path(path)
-        part = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
-            part.write_text(self.text(), encoding="utf-8")
-            part.replace(target)
+            put_whole(Path(path), self.text().encode())
         except OSError as error:
-            raise UsageError(f"{target} can't be written: {error.strerror or error}") from None
-        finally:
-            part.unlink(missing_ok=True)
+            raise UsageError(f"{path} can't be written: {error.strerror or error}") from None
         return replace(self, file=os.fspath(path))
 
     def text(self) -> str:

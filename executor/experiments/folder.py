@@ -16,7 +16,7 @@ from typing import IO, Any
 from executor.log.group_commit import WriteFailedError
 from registry.errors import ConfigError, UsageError
 from registry.messages import canonical_json
-from registry.whole_lines import appendable, sync_folder
+from registry.whole_files import appendable, put_whole
 
 from .codec import (
     answer_from_json,
@@ -158,17 +158,7 @@ class Folder:
         """Writes a file of the folder, such as report.md or plots/cost.svg: it is there as a whole, or as it was."""
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            with part.open("wb") as file:
-                file.write(data.encode("utf-8", "replace") if isinstance(data, str) else data)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
-        finally:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
-        sync_folder(path.parent)
+        put_whole(path, data.encode("utf-8", "replace") if isinstance(data, str) else data)
 
     def take_up(self, experiment: Experiment) -> None:
         """Goes on with this experiment, which may have more tasks, arms and repeats than the one before. Raises

@@ -13,7 +13,7 @@ from typing import IO, Any
 from registry.clock import SYSTEM_CLOCK, Clock
 from registry.errors import ConfigError
 from registry.messages import Event
-from registry.whole_lines import appendable
+from registry.whole_files import appendable
 
 from .front import Ending, JobLog
 from .group_commit import GroupCommit, WriteFailedError
@@ -78,7 +78,7 @@ class FileLog(JobLog):
             with suppress(WriteFailedError):
                 await self._writer.written()
         finally:
-            self._file.close()
+            self._writer.close(self._file)
 
     def _write(self, channel: str, payload: Mapping[str, Any], step_id: str | None) -> None:
         if self.sealed and channel == "turn" and payload.get("result") is None:

@@ -22,6 +22,8 @@ class GroupCommit:
 
     def __init__(self) -> None:
         self._new: list[tuple[IO[bytes], bytes]] = []
+        self._under_way: list[tuple[IO[bytes], bytes]] = []
+        self._closing: list[IO[bytes]] = []
         self._came = self._kept = 0
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._wanted = asyncio.Event()
@@ -44,6 +46,14 @@ class GroupCommit:
         self._wanted.set()
         await told
 
+    def close(self, file: IO[bytes]) -> None:
+        """Closes a file once all that was added to it is written, or never will be."""
+        if self._failed is None and any(other is file for other, _ in (*self._under_way, *self._new)):
+            self._closing.append(file)
+            self._wanted.set()
+        else:
+            file.close()
+
     def end(self) -> None:
         """`serve` writes what there is, and returns."""
         self._ending = True
@@ -64,17 +74,22 @@ class GroupCommit:
             for _, told in self._waiting:
                 if not told.done():
                     told.set_exception(self._failed)
+            for file in self._closing:
+                file.close()
 
     async def _round(self) -> None:
         lines, self._new = self._new, []
-        came = self._came
+        self._under_way, came = lines, self._came
         try:
             await _in_thread(lambda: _write(lines))
         except OSError as error:
             name = getattr(lines[0][0], "name", "")
             self._failed = WriteFailedError(f"{error.filename or name} can't be written: {error.strerror or error}")
             raise self._failed from error
-        self._kept = came
+        self._under_way, self._kept = [], came
+        closing, self._closing = self._closing, []
+        for file in closing:
+            self.close(file)
         waiting, self._waiting = self._waiting, []
         for until, told in waiting:
             if until > self._kept:

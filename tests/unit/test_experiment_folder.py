@@ -30,7 +30,7 @@ from executor.experiments.types import Cell, Experiment, Grade, Outcome, Recorde
 from planner.plan import Plan, PlanStep
 from registry.errors import ConfigError, UsageError
 from registry.messages import Usage
-from registry.whole_lines import appendable
+from registry.whole_files import appendable
 
 TEXT = st.text(max_size=20)
 MONEY = st.none() | st.decimals(0, 1000, places=9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -131,6 +132,31 @@ async def test_where_nothing_can_be_written_no_barrier_returns_and_the_writer_sa
             group.create_task(writer.serve())
             group.create_task(work(writer))
     assert passed == []
+
+
+async def test_a_release_that_is_cancelled_leaves_the_writer_its_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy, write = threading.Event(), group_commit._write
+
+    def slow(lines: list[tuple[object, bytes]]) -> None:
+        assert busy.wait(20)
+        write(lines)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(group_commit, "_write", slow)
+    async with writing() as writer:
+        logs = [FileLog(name, tmp_path / name, writer) for name in ("a", "b")]
+        for log in logs:  # the first one's line is being written, the second one's has to wait
+            log.append("turn", {})
+            leaving = asyncio.create_task(log.release())
+            await asyncio.sleep(0.01)
+            leaving.cancel()
+            await asyncio.wait({leaving})
+            assert leaving.cancelled()
+            assert not log._file.closed
+        busy.set()
+    assert [len(read_log(log.path, log.job_id).events) for log in logs] == [1, 1]
+    assert all(log._file.closed for log in logs)
 
 
 async def test_a_cancelled_barrier_leaves_the_others_alone(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files of lines that survive the death of whoever writes them."""
+"""Files that survive the death of whoever writes them: whole ones, and such of lines."""
 
 from __future__ import annotations
 
@@ -28,6 +28,21 @@ def appendable(path: Path) -> IO[bytes]:
     if not end:
         sync_folder(path.parent)
     return file
+
+
+def put_whole(path: Path, data: bytes) -> None:
+    """Writes a file: it is there and on disk as a whole, or as it was. Raises OSError."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+    sync_folder(path.parent)
 
 
 def sync_folder(path: Path) -> None:
