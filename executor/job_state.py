@@ -88,12 +88,7 @@ class JobState:
         self.barrier = log.barrier if barrier is None else barrier
         self.request, self.tools, self.log = request, tools, log
         self.hooks, self.options, self.clock = hooks, options or JobOptions(), clock
-        if self.options.roles:
-            models = models.with_roles(self.options.roles)
-        for name in models.names():
-            models.fallbacks(name)  # one that is not registered is a mistake now, not in the middle of an outage
-        if len(models):  # without any the job says so itself
-            self.options.run.routing.check(models)
+        models = _checked(models, self.options)
         budget = request.budget
         self.past, self._retold = past, Retold(past)
         self.effects = Effects() if past is None else past.effects.copy()
@@ -278,3 +273,13 @@ class Recorder:
             self._told.discard(event.seq)
         else:
             self._job.pass_on(event)
+
+
+def _checked(models: ModelRegistry, options: JobOptions) -> ModelRegistry:
+    """The models with the roles that the options give them. Raises UsageError."""
+    models = models.with_roles(options.roles) if options.roles else models
+    for name in models.names():
+        models.fallbacks(name)  # one that is not registered is a mistake now, not in the middle of an outage
+    if len(models):  # without any the job says so itself
+        options.run.routing.check(models)
+    return models

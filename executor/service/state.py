@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -56,3 +57,8 @@ def reply(data: Any, status: int = 200, headers: dict[str, str] | None = None) -
     """JSON as it stands in the database: NaN and infinity null. No cache keeps it, no browser takes it for a page."""
     own = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", **(headers or {})}
     return Response(to_json(data, inf_nan_mode="null"), status, headers=own, media_type="application/json")
+
+
+def reply_page(rows: Sequence[Mapping[str, Any]], more: bool, by: str = "id") -> Response:
+    """A page of a list. `next`: after which row the next page begins, by that column; null where there is none."""
+    return reply({"data": rows, "has_more": more, "next": rows[-1][by] if rows and more else None})

@@ -68,10 +68,13 @@ async def create(request: Request, who: Caller, job: NewJob, key: str | None, re
             row, _ = await jobs(request).create(who.tenant, job, idempotency_key=key, request_hash=request_hash)
             return row
     except IdempotencyError as error:
-        raise ProblemError(
-            422, error.code, "The idempotency key was used before",
-            "this Idempotency-Key was used with another request: use a new one",
-        ) from None  # fmt: skip
+        raise used_before(error) from None
+
+
+def used_before(error: IdempotencyError) -> ProblemError:
+    """The key came with another request."""
+    told = "this Idempotency-Key was used with another request: use a new one"
+    return ProblemError(422, error.code, "The idempotency key was used before", told)
 
 
 async def say(store: Database, row: Row, kind: str, payload: Mapping[str, Any]) -> None:

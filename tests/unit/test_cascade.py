@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 from executor import DAGExecutor, JobOptions, RunOptions, run_job
 from executor.routed import is_choice
-from executor.self_report import read_report
 from planner import Plan, PlanStep
 from registry import Choice, ModelRegistry, RouteRequest, RoutingPolicy, Trial
 from registry.cascade import Cascade
@@ -32,8 +30,6 @@ from registry.messages import Event, ToolCall
 from registry.retry import RetryPolicy
 from registry.testing import ScriptedLLM
 from registry.tools import tool
-from tests.support.cuts import choices, run
-from tests.support.routed_scenarios import unsure
 
 ONE = Plan("add up", (PlanStep("a", "add the parts"),))
 SURE = {"why": "nothing", "confidence": 0.95}
@@ -367,53 +363,3 @@ class TestJobs:
         world.models.register("planner", ScriptedLLM(plans, model_id="planner"))
         job = await run_job("what is x?", world.models, mode="react", options=JobOptions(roles={"general": "planner"}))
         assert (job.status, set(job.by_model)) == ("completed", {"planner"})
-
-
-@pytest.mark.parametrize(
-    ("told", "confidence"),
-    [(0.4, 0.4), (1, 1.0), ("0.25", 0.25), ("85%", 0.85), (85, 0.85), ("90 %", 0.9), (0, 0.0)],
-)
-def test_reports_that_can_be_read(told: Any, confidence: float) -> None:
-    assert read_report({"confidence": told, "why": " a\nb "}) == (confidence, "a b")
-
-
-@pytest.mark.parametrize("told", [None, True, "high", 5, -0.1, 101, float("nan"), [], "1.5"])
-def test_reports_that_can_not(told: Any) -> None:
-    with pytest.raises(ValueError, match="confidence"):
-        read_report({"confidence": told, "why": ""})
-
-
-class Forbidden(RoutingPolicy):
-    """Must not be asked any more which model begins the step x, and what follows there on the weak one."""
-
-    name = "forbidden"
-
-    def choose(self, request: RouteRequest, models: ModelRegistry) -> Choice:
-        assert request.task != "count alpha"
-        return Cascade().choose(request, models)
-
-    def escalate(self, request: RouteRequest, models: ModelRegistry, tried: Trial) -> Choice | None:
-        assert (request.task, tried.model) != ("count alpha", "weak")
-        return Cascade().escalate(request, models, tried)
-
-    def asks(self, request: RouteRequest, models: ModelRegistry, model: str) -> bool:
-        return Cascade().asks(request, models, model)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"use": "forbidden"}
-
-
-async def test_a_job_that_goes_on_asks_nobody_about_what_was_chosen() -> None:
-    """Neither between a choice and the step's first word, nor between an escalation and its first."""
-    whole = await run(unsure())
-    mine = [event.seq for event in whole.events if event.channel == "route" and event.step_id == "x"]
-    assert len(mine) == 2
-    scenario = unsure()
-    scenario.options = JobOptions(replace(scenario.options.run, routing=Forbidden()))
-    again = await run(scenario, whole.events[: mine[1]])
-    assert again.job.steps["x"].escalated_from == "weak"
-    assert choices(again.events)[:2] == choices(whole.events)[:2]
-    begun = await run(unsure(), whole.events[: mine[0]])
-    following = [(event.channel, event.step_id) for event in begun.events[mine[0] :]]
-    assert following[:2] == [("note", None), ("step_progress", "x")]
-    assert choices(begun.events) == choices(whole.events)

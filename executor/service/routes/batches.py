@@ -19,8 +19,8 @@ from executor.service.batch_lines import Items
 from executor.service.guard import LINES, is_json
 from executor.service.problems import ProblemError, not_found
 from executor.service.schemas import MAX_METADATA, Empty, MetadataValue, Out, Strict
-from executor.service.state import database, offer, reply, settings
-from executor.service.talk import IdempotencyKey, Who
+from executor.service.state import database, offer, reply, reply_page, settings
+from executor.service.talk import IdempotencyKey, Who, used_before
 from executor.store.batches import BatchStore, EmptyBatchError, Item, Mode, NewBatch
 from executor.store.database import cleaned
 from executor.store.jobs import IdempotencyError
@@ -134,7 +134,7 @@ async def list_batches(
     after: Annotated[str | None, Query(pattern=r"^[A-Za-z0-9_-]{1,64}$", description="The last batch seen")] = None,
 ) -> Response:
     page, more = await BatchStore(database(request)).page(who.tenant, limit=limit, after=after)
-    return reply({"data": page, "has_more": more, "next": page[-1]["id"] if page and more else None})
+    return reply_page(page, more)
 
 
 @router.get("/{batch_id}", summary="A batch and its counts", responses={200: {"model": BatchOut}})
@@ -208,10 +208,7 @@ def _told() -> Iterator[None]:
     try:
         yield
     except IdempotencyError as error:
-        raise ProblemError(
-            422, error.code, "The idempotency key was used before",
-            "this Idempotency-Key was used with another request: use a new one",
-        ) from None  # fmt: skip
+        raise used_before(error) from None
     except EmptyBatchError as error:
         problems = [(fault.code, [f"line {line}"], fault.detail) for line, fault in error.faults]
         detail = "; ".join(f"line {line}: {fault.detail}" for line, fault in error.faults[:3]) or "the body is empty"

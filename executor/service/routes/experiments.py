@@ -12,10 +12,10 @@ from executor.results import rfc3339
 from executor.service.experiment_orders import ExperimentIn, experiment_ordered
 from executor.service.experiment_reports import Format, Reports
 from executor.service.orders import hash_of
-from executor.service.problems import ProblemError, not_found
+from executor.service.problems import not_found
 from executor.service.schemas import Empty, Out
-from executor.service.state import database, offer, reply, settings
-from executor.service.talk import IdempotencyKey, Who, is_id
+from executor.service.state import database, offer, reply, reply_page, settings
+from executor.service.talk import IdempotencyKey, Who, is_id, used_before
 from executor.store.experiments import ExperimentStore
 from executor.store.jobs import IdempotencyError
 from registry.messages import money
@@ -150,10 +150,7 @@ async def create_experiment(
             async with request.app.state.starts.start(who, batch=True):
                 known, _ = await store.create(who.tenant, new, rows)
     except IdempotencyError as error:
-        raise ProblemError(
-            422, error.code, "The idempotency key was used before",
-            "this Idempotency-Key was used with another request: use a new one",
-        ) from None  # fmt: skip
+        raise used_before(error) from None
     request.app.state.upkeep.look()
     return reply(await store.get(who.tenant, known), 202, {"Location": f"/v1/experiments/{known}"})
 
@@ -166,7 +163,7 @@ async def list_experiments(
     after: Annotated[str | None, Query(pattern=r"^[A-Za-z0-9_-]{1,64}$", description="The last one seen")] = None,
 ) -> Response:
     page, more = await ExperimentStore(database(request)).page(who.tenant, limit=limit, after=after)
-    return reply({"data": page, "has_more": more, "next": page[-1]["id"] if page and more else None})
+    return reply_page(page, more)
 
 
 @router.get("/{experiment_id}", summary="An experiment as it stands", responses={200: {"model": ExperimentOut}})
@@ -183,7 +180,7 @@ async def list_cells(
 ) -> Response:
     """Those that are jobs; arms of recorded answers have none."""
     rows, more = await ExperimentStore(database(request)).cells(experiment["id"], limit=limit, after=after)
-    return reply({"data": [_cell(row) for row in rows], "has_more": more, "next": rows[-1]["line"] if more else None})
+    return reply_page([_cell(row) for row in rows], more, "line")
 
 
 @router.get(

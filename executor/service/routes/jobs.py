@@ -23,7 +23,7 @@ from executor.service.schemas import (
     SentOut,
     TextIn,
 )
-from executor.service.state import database, jobs, offer, reply, settings
+from executor.service.state import database, jobs, offer, reply, reply_page, settings
 from executor.service.talk import IdempotencyKey, OwnJob, Who, create, ended, say, until_ended
 from executor.service.webhooks import check_url
 from executor.store.database import cleaned
@@ -71,8 +71,7 @@ async def list_jobs(
     rows, more = await jobs(request).page(
         who.tenant, limit=limit, after=after, statuses=status, metadata=_metadata(request), brief=brief
     )
-    last = rows[-1]["id"] if rows and more else None
-    return reply({"data": [listed(row) for row in rows], "has_more": more, "next": last})
+    return reply_page([listed(row) for row in rows], more)
 
 
 def _wanted(key: str) -> bool:

@@ -1,0 +1,23 @@
+"""What a model says of its own work: which answers can be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from executor.self_report import read_report
+
+
+@pytest.mark.parametrize(
+    ("told", "confidence"),
+    [(0.4, 0.4), (1, 1.0), ("0.25", 0.25), ("85%", 0.85), (85, 0.85), ("90 %", 0.9), (0, 0.0)],
+)
+def test_reports_that_can_be_read(told: Any, confidence: float) -> None:
+    assert read_report({"confidence": told, "why": " a\nb "}) == (confidence, "a b")
+
+
+@pytest.mark.parametrize("told", [None, True, "high", 5, -0.1, 101, float("nan"), [], "1.5"])
+def test_reports_that_can_not(told: Any) -> None:
+    with pytest.raises(ValueError, match="confidence"):
+        read_report({"confidence": told, "why": ""})
