@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from importlib import import_module
 from typing import Any
 
 from agent import builtin_hooks
 from agent.hooks import Hook, HookRegistry
 from registry.errors import ConfigError, UsageError
+from registry.own_code import own_module, told
 from registry.toml_file import Table, nearest
 
 BUILT_IN: Mapping[str, type[Hook]] = {
@@ -65,16 +64,14 @@ class HookEntry:
         try:
             return kind(**self.options)
         except Exception as error:
-            raise ConfigError(f"{self.table}: {self.use} can't be made: {_told(error)}") from error
+            raise ConfigError(f"{self.table}: {self.use} can't be made: {told(error)}") from error
 
     def _own(self) -> type[Hook]:
         name, _, attribute = self.use.partition(":")
-        if self.folder and self.folder not in sys.path:
-            sys.path.append(self.folder)  # at the end: it replaces nothing that is installed
         try:
-            module = import_module(name)
+            module = own_module(name, self.folder or None)
         except Exception as error:
-            raise ConfigError(f"{self.table} use = {self.use!r}: {name} can't be imported: {_told(error)}") from error
+            raise ConfigError(f"{self.table} use = {self.use!r}: {name} can't be imported: {told(error)}") from error
         found = getattr(module, attribute, None)
         if found is None:
             names = [known for known, value in vars(module).items() if _is_hook(value)] or ["no hooks in it"]
@@ -199,7 +196,3 @@ def _plain(value: Any) -> Any:
 
 def _is_hook(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, Hook) and hasattr(value, "event")
-
-
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, ImportError | UsageError) else f"{type(error).__name__}: {error}"

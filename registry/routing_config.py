@@ -9,17 +9,16 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from .budget_route import BudgetPolicy
 from .cascade import Cascade
 from .errors import UsageError
+from .own_code import own_module, told
 from .routing import ByKind, Factory, Fixed, Hint, RoutingPolicy
 from .toml_file import nearest, shown
 
@@ -231,12 +230,10 @@ def _learned(keys: Mapping[str, Any], base: Path | None) -> RoutingPolicy:
 
 def _imported(use: str, folder: Path | None) -> Callable[..., Any]:
     name, _, attribute = use.partition(":")
-    if folder is not None and str(folder) not in sys.path:
-        sys.path.append(str(folder))  # at the end: it replaces nothing that is installed
     try:
-        found: Any = import_module(name)
+        found: Any = own_module(name, folder)
     except Exception as error:
-        raise UsageError(f"routing = {use!r}: {name} can't be imported: {_told(error)}") from error
+        raise UsageError(f"routing = {use!r}: {name} can't be imported: {told(error)}") from error
     for part in attribute.split("."):
         names = [known for known, value in vars(found).items() if _is_policy(value)] or ["no policies in it"]
         if not hasattr(found, part):
@@ -252,7 +249,7 @@ def _made(use: str, factory: Callable[..., Any], keys: Mapping[str, Any], folder
     try:
         policy = make(**keys)
     except Exception as error:
-        raise _wrong(use, f"can't be made: {_told(error)}") from error
+        raise _wrong(use, f"can't be made: {told(error)}") from error
     if not isinstance(policy, RoutingPolicy):
         raise _wrong(use, f"gave a {type(policy).__name__}, not a RoutingPolicy")
     return policy
@@ -267,10 +264,6 @@ def _takes_base(factory: Callable[..., Any]) -> bool:
 
 def _is_policy(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, RoutingPolicy) and not inspect.isabstract(value)
-
-
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, ImportError | UsageError) else f"{type(error).__name__}: {error}"
 
 
 # Values

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any, ClassVar
 
 from executor.experiments.types import Grade, Outcome, Task
 from registry.errors import ConfigError
+from registry.own_code import own_module, told
 from registry.toml_file import Table
 
 from .base import Grader
@@ -74,14 +73,10 @@ def imported(name: str, base: Path | None) -> Callable[..., Any]:
     """A function by its place, `package.module:function`. A module that is not installed is looked for in the
     experiment's folder. Raises ConfigError."""
     module_name, _, attribute = name.partition(":")
-    if base is not None and str(base) not in sys.path:
-        sys.path.append(str(base))  # at the end: it replaces nothing that is installed
     try:
-        found: Any = importlib.import_module(module_name)
+        found: Any = own_module(module_name, base)
     except Exception as error:
-        raise ConfigError(
-            f"grader {name!r}: {module_name} can't be imported: {type(error).__name__}: {error}"
-        ) from error
+        raise ConfigError(f"grader {name!r}: {module_name} can't be imported: {told(error)}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise ConfigError(f"grader {name!r}: {module_name} has no {attribute}")
