@@ -39,34 +39,14 @@ from tests.support.cuts import (
     turns,
     usage_told,
 )
+from tests.support.routed_scenarios import YES, text_of, tools
 
 STEPS = [
     {"id": "a", "task": "find x", "dependencies": []},
     {"id": "b", "task": "double x", "dependencies": ["a"]},
     {"id": "c", "task": "halve x", "dependencies": ["a"]},
 ]
-YES = {"achieved": True, "confidence": 0.9, "reasoning": "fine", "final_answer": "judged"}
 NO = {"achieved": False, "confidence": 0.2, "reasoning": "the sum is missing", "final_answer": ""}
-
-
-def tools(runs: list[str]) -> Sequence[Tool]:
-    @tool(read_only=True)
-    def look_up(key: str) -> str:
-        """Looks a key up."""
-        runs.append("look_up")
-        return f"value of {key}"
-
-    @tool
-    def write(text: str, ctx: ToolContext) -> str:
-        """Writes a text down."""
-        runs.append(ctx.key)
-        return f"wrote {text}"
-
-    return [look_up, write]
-
-
-def text_of(request: ChatRequest) -> str:
-    return "\n".join(message.content for message in request.messages)
 
 
 def worker(request: ChatRequest) -> Any:
