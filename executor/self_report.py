@@ -42,7 +42,11 @@ SCHEMA: Mapping[str, Any] = {
     "additionalProperties": False,
 }
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(%?)")
-_IN_TEXT = re.compile(r"confidence\W{0,20}?((?:\d+(?:\.\d+)?|\.\d+)\s*%?)", re.IGNORECASE)
+_IN_TEXT = re.compile(
+    r"confidence\W{0,20}?(?<!-)((?:\d+(?:\.\d+)?|\.\d+)\s{0,5}%?)(?![\w%]|[.,]\d|\s{0,5}/|\s{1,5}(?:out\s{1,5})?of\b)",
+    re.IGNORECASE,
+)
+"""A number by itself: no part of another one ("1e-3"), none of a scale ("1/10", "1 out of 10"), no negative one."""
 
 log = structlog.get_logger(__name__)
 
