@@ -155,10 +155,14 @@ class Folder:
         self.write(GRADES, b"".join(_line(grade_to_json(grade)) for grade in grades))
 
     def write(self, name: str, data: bytes | str) -> None:
-        """Writes a file of the folder, such as report.md or plots/cost.svg: it is there as a whole, or as it was."""
+        """Writes a file of the folder, such as report.md or plots/cost.svg: it is there as a whole, or as it was. Raises
+        WriteFailedError."""
         path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        put_whole(path, data.encode("utf-8", "replace") if isinstance(data, str) else data)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            put_whole(path, data.encode("utf-8", "replace") if isinstance(data, str) else data)
+        except OSError as error:
+            raise WriteFailedError(f"{path} can't be written: {error.strerror or error}") from None
 
     def take_up(self, experiment: Experiment) -> None:
         """Goes on with this experiment, which may have more tasks, arms and repeats than the one before. Raises

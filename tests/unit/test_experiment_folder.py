@@ -27,6 +27,7 @@ from executor.experiments.codec import (
 from executor.experiments.experiment_file import experiment_of
 from executor.experiments.folder import Folder
 from executor.experiments.types import Cell, Experiment, Grade, Outcome, RecordedAnswer, Task
+from executor.log.group_commit import WriteFailedError
 from planner.plan import Plan, PlanStep
 from registry.errors import ConfigError, UsageError
 from registry.messages import Usage
@@ -273,3 +274,17 @@ def test_a_policy_s_file_must_stay_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "policy.json").write_text("{ }", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"policy\.json has other contents now"):
         folder.take_up(experiment_of(values, base=tmp_path))
+
+
+def test_what_can_not_be_written_is_told_and_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    folder = Folder(tmp_path)
+    folder.write("report.md", "before")
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(WriteFailedError, match=r"report.md can't be written: No space left on device"):
+            folder.write("report.md", "after")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
+    assert (tmp_path / "report.md").read_text(encoding="utf-8") == "before"
