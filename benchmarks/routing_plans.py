@@ -80,9 +80,8 @@ roles = { smart = "weak" }
 
 [arms.cascade-checked]
 mode = "dag"
-routing = { use = "cascade", models = ["weak", "strong"] }
+routing = { use = "cascade", models = ["weak", "strong"], threshold = 0, check = true }
 roles = { smart = "weak" }
-options = { step_verification = true }
 
 [arms.budget]
 mode = "dag"

@@ -65,12 +65,17 @@ async def test_the_report_of_routed_plans(tmp_path: Path) -> None:
     assert arms["cascade"]["escalated"] == unsure
     assert sum(int(row["escalated"]) for row in csv.DictReader(text.splitlines()) if row["arm"] == "cascade") == unsure
     sentence, told = expected_sentence(text, "strong", MARGIN), report["conclusion"]
-    assert sentence["best"] == "strong"
-    assert "no difference in quality is shown" in told or told.startswith("Use ")
-    interval = re.search(r"For ([\w-]+) .*?95 % jointly for 5 comparisons: ([+-][\d.]+) to ([+-][\d.]+)", told)
-    assert interval is not None
-    ends = [100 * end for end in sentence["interval"][interval[1]]]
-    assert [float(interval[2]), float(interval[3])] == pytest.approx(ends, abs=0.051)
+    assert sentence["best"] == sentence["chosen"] == "cascade-checked"  # no cheaper one is shown to do as well
+    assert told.startswith("Use cascade-checked, the best: ")
+    assert "That cascade-checked is better than strong is not shown" in told
+    nearest = re.search(r"the nearest, (\w+), is .*95 % jointly for 5 comparisons: ([+-][\d.]+) to ([+-][\d.]+)", told)
+    assert nearest is not None
+    ends = [max(-100, 100 * end) for end in sentence["interval"][nearest[1]]]
+    assert [float(nearest[2]), float(nearest[3])] == pytest.approx(ends, abs=0.051)
+    saved = re.search(r"it costs (\d+) % less than strong \[(\d+), (\d+)\]", told)
+    assert saved is not None
+    assert float(saved[1]) == pytest.approx(sentence["saved"], abs=0.51)
+    assert (float(saved[2]), float(saved[3])) == pytest.approx(sentence["saved_interval"], abs=1.01)
 
 
 def test_hard_items_are_what_the_strong_model_is_for() -> None:
