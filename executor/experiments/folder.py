@@ -155,8 +155,10 @@ class Folder:
         self.write(GRADES, b"".join(_line(grade_to_json(grade)) for grade in grades))
 
     def write(self, name: str, data: bytes | str) -> None:
-        """Writes a file of the folder, such as report.md or plots/cost.svg: it is there as a whole, or as it was. Raises
-        WriteFailedError."""
+        """Writes a file of the folder, such as report.md or plots/cost.svg: it is there as a whole, or as it was.
+
+        Raises WriteFailedError.
+        """
         path = self.path / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from executor.self_report import read_report
+from executor.self_report import _from_text, read_report
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,28 @@ def test_reports_that_can_be_read(told: Any, confidence: float) -> None:
 def test_reports_that_can_not(told: Any) -> None:
     with pytest.raises(ValueError, match="confidence"):
         read_report({"confidence": told, "why": ""})
+
+
+@pytest.mark.parametrize(
+    ("text", "confidence"),
+    [
+        ("Confidence: 85 %", 0.85),
+        ("**Confidence**: 0.9.", 0.9),
+        ("confidence - .5", 0.5),
+        ("confidence: 1", 1.0),
+        ("confidence: 1/10", None),
+        ("confidence: 10 / 10", None),
+        ("confidence: 1 out of 10", None),
+        ("confidence: 1e-3", None),
+        ('{"confidence": 1e999}', None),
+        ("confidence: -0.9", None),
+        ("confidence: 0,9", None),
+        ("confidence 1" + " " * 1_000_000 + "/", 1.0),
+    ],
+)
+def test_a_number_in_a_text_counts_only_by_itself(text: str, confidence: float | None) -> None:
+    if confidence is None:
+        with pytest.raises(ValueError, match="confidence"):
+            _from_text(text)
+    else:
+        assert read_report(_from_text(text)) == (confidence, "")
