@@ -31,7 +31,7 @@ from executor.experiments.report.render_markdown import render_markdown
 from executor.experiments.report.types import Report
 from executor.experiments.types import Arm, Experiment
 
-from .routing import EXAMPLES
+from .routing import EXAMPLES, data_of
 from .routing_learned import fit_data
 
 SHARES = (0.3, 0.5, 0.7)
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", required=True, type=Path, help="a folder with gsm8k_responses.csv somewhere in it")
     parser.add_argument("--output", default=Path("docs"), type=Path, help="default: docs")
     options = parser.parse_args(arguments)
-    file = next(iter(sorted(options.data.rglob("gsm8k_responses.csv"))), None)
+    file = data_of(options.data, "gsm8k_responses.csv")
     if file is None:
         print(f"there is no gsm8k_responses.csv in {options.data}", file=sys.stderr)
         return 2

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from decimal import Decimal, InvalidOperation
 
 from executor.store.database import Database
 from executor.store.migrate import check, migrate
-from registry.errors import UsageError
 
 from .setup import data_dir, settings_of
 
@@ -31,25 +29,3 @@ async def opened(options: argparse.Namespace, *, size: int = 1) -> AsyncIterator
             await migrate(database)  # it may have been made just now
         await check(database)
         yield database
-
-
-def count_of(value: str | None, option: str) -> int | None:
-    """A whole number above 0 given to an option. Raises UsageError."""
-    if value is None:
-        return None
-    if not (value.isascii() and value.isdigit() and 0 < int(value) < 1 << 31):
-        raise UsageError(f"{option} {value}: must be a whole number, at least 1")
-    return int(value)
-
-
-def usd_of(value: str | None, option: str) -> Decimal | None:
-    """An amount of USD above 0 given to an option. Raises UsageError."""
-    if value is None:
-        return None
-    try:
-        amount = Decimal(value)
-    except InvalidOperation:
-        amount = Decimal(0)
-    if not amount.is_finite() or amount <= 0:
-        raise UsageError(f"{option} {value}: must be a number of USD, more than 0")
-    return amount

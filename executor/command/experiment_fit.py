@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from registry.errors import UsageError
 
 from .out import note, say, say_json, show
+from .values import number_of
 
 if TYPE_CHECKING:
     from executor.experiments.fit.choice import Wish
@@ -61,7 +61,7 @@ def wish_of(options: argparse.Namespace) -> Wish:
     """What the threshold is to do. Raises UsageError."""
     from executor.experiments.fit.choice import Wish
 
-    given = {name: _number(name, getattr(options, name)) for name in ("share", "keep", "worth")}
+    given = {name: number_of(getattr(options, name), f"--{name}") for name in ("share", "keep", "worth")}
     known = {name: value for name, value in given.items() if value is not None}
     return Wish(**(known or {"share": SHARE}))
 
@@ -73,7 +73,7 @@ def _fitted(
     from executor.experiments.fit.data import check_split, halves
     from executor.experiments.fit.policy import fit_policy, judge
 
-    seed = experiment.seed if options.seed is None else _whole("seed", options.seed)
+    seed = experiment.seed if options.seed is None else _seed(options.seed)
     fit_on = data
     if not options.all:
         check_split(data)
@@ -136,23 +136,8 @@ def _table(judged: Judged) -> list[str]:
     return lines
 
 
-# Numbers
-
-
-def _number(name: str, value: Any) -> float | None:
-    if value is None:
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise UsageError(f"--{name} {value}: must be a number")
-    return number
-
-
-def _whole(name: str, value: str) -> int:
+def _seed(value: str) -> int:
     try:
         return int(value)
     except ValueError:
-        raise UsageError(f"--{name} {value}: must be a whole number") from None
+        raise UsageError(f"--seed {value}: must be a whole number") from None

@@ -25,6 +25,8 @@ RIGHT = "a grader's name, a table such as '{use=\"numeric\", tolerance=0.01}', o
 
 async def experiment_grade(options: argparse.Namespace) -> int:
     """Judges and reports anew; nothing of the tasks is run. Exit codes: 0 done, 3 some answers could not be judged."""
+    from .experiment_report import reported
+
     folder = Folder.open(options.folder)
     with folder.locked():
         before = experiment = folder.experiment
@@ -39,7 +41,7 @@ async def experiment_grade(options: argparse.Namespace) -> int:
             if options.grader is not None:
                 folder.take_up(experiment)
             grades = await graded(experiment, folder, outcomes, models, others)
-        report = None if options.no_report else _report(folder, experiment, outcomes, grades, options)
+        report = None if options.no_report else reported(folder, experiment, outcomes, grades, options)
     return _said(folder, experiment, grades, report, options)
 
 
@@ -120,20 +122,6 @@ async def _models(
         note(f"Judging {len(outcomes):,} answers …")
         async with judging(experiment, folder, setup.models, outcomes, folder.grades(), calls=calls) as models:
             yield models
-
-
-def _report(
-    folder: Folder, experiment: Experiment, outcomes: list[Outcome], grades: list[Grade], options: argparse.Namespace
-) -> dict[str, Any]:
-    from executor.experiments.report.files import write_reports
-
-    from .experiment_report import shown
-
-    report = write_reports(folder, experiment, outcomes, grades)
-    if not options.json:
-        shown(report)
-    told: dict[str, Any] = report.to_json()
-    return told
 
 
 def _said(

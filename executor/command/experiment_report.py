@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import math
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from executor.experiments.folder import Folder
 from executor.experiments.report.build import MARGIN, report_of
 from executor.experiments.report.files import SUFFIXES, render, write_reports
 from executor.experiments.report.render_text import render_text
-from executor.experiments.report.types import Report
+from executor.experiments.types import Experiment, Grade, Outcome
 from registry.errors import UsageError
 
 from .out import note, on_terminal, say, say_json, show
+from .values import number_of
 
 PLAIN_WIDTH = 120
 """Columns where no terminal says how many it has."""
@@ -28,11 +30,9 @@ async def experiment_report(options: argparse.Namespace) -> int:
     if outcomes and not grades:
         note(f"Nothing is judged yet: `dagwright experiment grade {options.folder}` does it.")
     if form is None:
-        report = write_reports(folder, experiment, outcomes, grades, margin=margin)
+        told = reported(folder, experiment, outcomes, grades, options, margin=margin)
         if options.json:
-            say_json(report.to_json())
-        else:
-            shown(report)
+            say_json(told)
         note(f"report.md, report.html, report.csv, report.json: {folder.path}/")
         return 0
     report = report_of(experiment, outcomes, grades, margin=margin, started_at=folder.started_at)
@@ -46,16 +46,27 @@ async def experiment_report(options: argparse.Namespace) -> int:
     return 0
 
 
+def reported(
+    folder: Folder,
+    experiment: Experiment,
+    outcomes: Iterable[Outcome],
+    grades: Iterable[Grade],
+    options: argparse.Namespace,
+    *,
+    margin: float = MARGIN,
+) -> dict[str, Any]:
+    """Writes all files of the report, and shows it unless JSON is asked for; the report as JSON."""
+    report = write_reports(folder, experiment, outcomes, grades, margin=margin)
+    if not options.json:
+        show(render_text(report, columns()), end="")
+    return report.to_json()
+
+
 def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8", errors="replace", newline="")
     except OSError as error:
         raise UsageError(f"{path} can't be written: {error.strerror or error}") from None
-
-
-def shown(report: Report) -> None:
-    """Shows a report on standard output."""
-    show(render_text(report, columns()), end="")
 
 
 def columns() -> int:
@@ -76,12 +87,10 @@ def _form(options: argparse.Namespace) -> str | None:
 
 
 def _margin(text: str | None) -> float:
-    if text is None:
+    right = "a number of points above 0, such as 2"
+    points = number_of(text, "--margin", right)
+    if points is None:
         return MARGIN
-    try:
-        margin = float(text)
-    except ValueError:
-        margin = math.nan
-    if not 0 < margin <= 100:
-        raise UsageError(f"--margin {text}: must be a number of points above 0, such as 2")
-    return margin / 100
+    if not 0 < points <= 100:
+        raise UsageError(f"--margin {text}: must be {right}")
+    return points / 100

@@ -26,6 +26,7 @@ from registry.messages import money
 from .keyboard import no_signal, on_signal
 from .out import note, on_terminal, say_json
 from .setup import Setup, prepared
+from .values import count_of
 
 if TYPE_CHECKING:
     from executor.settings_model import Settings
@@ -78,9 +79,8 @@ def _with_options(experiment: Experiment, options: argparse.Namespace) -> Experi
             raise UsageError(f"--budget {options.run_budget}: the run's budget limits money or tokens")
         experiment = replace(experiment, budget=budget)
     if options.concurrency is not None:
-        if not options.concurrency.isdecimal() or int(options.concurrency) < 1:
-            raise UsageError(f"--concurrency {options.concurrency}: must be a whole number, at least 1")
-        experiment = replace(experiment, concurrency=int(options.concurrency))
+        concurrency = count_of(options.concurrency, "--concurrency") or experiment.concurrency
+        experiment = replace(experiment, concurrency=concurrency)
     return experiment
 
 
@@ -158,17 +158,11 @@ async def _report(
     experiment: Experiment, folder: Folder, setup: Setup | None, options: argparse.Namespace
 ) -> dict[str, Any]:
     """The answers judged, and the report written and shown; as JSON."""
-    from executor.experiments.report.files import write_reports
-
-    from .experiment_report import shown
+    from .experiment_report import reported
 
     with folder.locked():
         grades = await _graded(experiment, folder, setup, options)
-        report = write_reports(folder, experiment, folder.outcomes(), grades)
-    if not options.json:
-        shown(report)
-    told: dict[str, Any] = report.to_json()
-    return told
+        return reported(folder, experiment, folder.outcomes(), grades, options)
 
 
 async def _graded(

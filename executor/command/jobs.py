@@ -13,9 +13,10 @@ from executor.store.jobs import JobStore
 from registry.errors import UsageError
 from registry.text import cut_end
 
-from .database import count_of, opened
+from .database import opened
 from .out import json_text, note, safe, say, say_json, show
 from .run import EXIT_CODES
+from .values import count_of
 
 SHOWN = 20
 """Jobs that are listed where nothing is said."""

@@ -10,8 +10,9 @@ from executor.results import rfc3339
 from executor.store.database import Database
 from executor.store.keys import Key, KeyStore, Limits
 
-from .database import count_of, opened, usd_of
+from .database import opened
 from .out import note, safe, say, say_json, say_secret
+from .values import count_of, usd_of
 
 
 async def keys(options: argparse.Namespace) -> int:

@@ -118,6 +118,11 @@ class Experiment:
     source: Mapping[str, Any] = field(default_factory=dict)
     base: Path | None = None
 
+    @property
+    def size(self) -> int:
+        """How many cells there are."""
+        return len(self.tasks) * len(self.arms) * self.repeats
+
 
 class Cell(NamedTuple):
     """One task by one arm, once. Its place in the results."""

@@ -80,13 +80,13 @@ def experiment_ordered(
     loop. Raises the problem that is in the way: 422, 501 where a library is missing, 503 where no model is configured
     and one is needed."""
     asked = cleaned(body.model_dump(exclude={"metadata"}, exclude_none=True))
-    experiment, cells = _read(asked, settings.max_batch_items)
+    experiment = _read(asked, settings.max_batch_items)
     jobs = {arm.name: _job(arm, experiment, offer, settings) for arm in experiment.arms if arm.kind == "job"}
     new = NewExperiment(
         experiment.name,
         asked,
         _shown(experiment),
-        cells,
+        experiment.size,
         experiment.concurrency,
         experiment.budget,
         settings.batch_hours * 3_600,
@@ -97,21 +97,19 @@ def experiment_ordered(
     return new, _cells(experiment, jobs, offer, settings)
 
 
-def _read(asked: Mapping[str, Any], most: int) -> tuple[Experiment, int]:
-    """The experiment, and how many cells it has."""
+def _read(asked: Mapping[str, Any], most: int) -> Experiment:
     from executor.experiments.grading.graders import check_grader
 
     try:
         experiment = experiment_asked(asked)
-        cells = len(experiment.tasks) * len(experiment.arms) * experiment.repeats
-        if cells > most:
-            told = f"{cells:,} cells are more than {most:,} (setting max_batch_items)"
+        if experiment.size > most:
+            told = f"{experiment.size:,} cells are more than {most:,} (setting max_batch_items)"
             raise ProblemError(422, "experiment_too_large", "The experiment has too many cells", told)
         check_grader(experiment)
         _check_recorded(experiment)
     except (ConfigError, UsageError) as error:
         raise _invalid(str(error)) from None
-    return experiment, cells
+    return experiment
 
 
 def _check_recorded(experiment: Experiment) -> None:

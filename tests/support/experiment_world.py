@@ -3,8 +3,6 @@ that notes what it did."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -157,12 +155,3 @@ def tear(path: Path, tail: bytes = b'{"seq": 9, "ts": 1') -> None:
 def whole_lines(path: Path) -> dict[str, list[bytes]]:
     """What the logs have, line by line."""
     return {log.name: log.read_bytes().split(b"\n")[:-1] for log in (path / "jobs").glob("*.jsonl")}
-
-
-def told(line: bytes) -> Any:
-    return json.loads(line)
-
-
-async def soon() -> None:
-    """Lets the others go on."""
-    await asyncio.sleep(0)

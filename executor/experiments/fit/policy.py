@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from executor.experiments.curves import apgr_samples, curve_of, oracle_order
+from executor.experiments.curves import PARTS, apgr_samples, curve_of, oracle_order
 from executor.experiments.needs import needed
 from executor.experiments.stats import Estimate, Resampled, bca, known_mean
 from registry.learned_route import LearnedPolicy, RouteModel
@@ -133,7 +133,7 @@ def judge(policy: LearnedPolicy, data: FitData, fitted_on: FitData, *, seed: int
         known_mean(costs),
         known_mean(data.weak_costs),
         known_mean(data.strong_costs),
-        {f"{part:.0%}": curve.cpt(part) for part in (0.5, 0.8, 0.95)},
+        {f"{part:.0%}": curve.cpt(part) for part in PARTS},
     )
 
 

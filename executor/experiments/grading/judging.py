@@ -8,7 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from executor.experiments.folder import Folder
-from executor.experiments.run.budget import RunBudget
+from executor.experiments.run.budget import RunBudget, spent_for
 from executor.experiments.types import Experiment, Grade, Outcome
 from registry.budget import Amount
 from registry.errors import BudgetExceededError
@@ -38,7 +38,7 @@ async def judging(
     budget = RunBudget(experiment.budget)
     budget.check(models)
     for outcome in outcomes:
-        budget.restore(Amount(outcome.spent_usd or Decimal(0), outcome.spent_tokens))
+        budget.restore(spent_for(outcome))
     for grade in grades:
         budget.restore(Amount(grade.cost or Decimal(0)))
     async with AsyncExitStack() as stack:

@@ -80,7 +80,7 @@ def _head(
         experiment.seed,
         experiment.grader.use,
         reference,
-        len(experiment.tasks) * len(experiment.arms) * experiment.repeats,
+        experiment.size,
         sum(len(arm.cells) for arm in data.values()),
         len(pairs.p_values),
         started_at,

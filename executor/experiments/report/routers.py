@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from executor.experiments.curves import PARTS, Curve, apgr_samples, curve_of, oracle_order
+from executor.experiments.needs import needed
 from executor.experiments.recorded.arm import policy_of_arm, route_scores
 from executor.experiments.stats import Estimate, Resampled, bca, score_intervals
 from executor.experiments.types import Arm, Experiment
@@ -14,6 +15,8 @@ from registry.errors import ConfigError
 from .data import ArmData
 from .types import CurvePoint, Router
 
+JACKKNIFED = 1_500
+"""Up to so many tasks the interval is corrected for its skew, which takes tasks times tasks counts."""
 POINTS = 101
 """So many points of a curve are told: one for each percent of strong calls."""
 
@@ -97,7 +100,7 @@ def _router(
 
 def _apgr(curve: Curve, order: list[float], low: list[float], high: list[float], drawn: Resampled) -> Estimate | None:
     """With its BCa interval: tasks are drawn anew, the policy stays as it is."""
-    import numpy as np
+    np = needed("numpy")
 
     value = curve.apgr
     if value is None or curve.n < 2:
@@ -112,13 +115,9 @@ def _apgr(curve: Curve, order: list[float], low: list[float], high: list[float],
     return bca(value, apgr_samples(order, low, high, drawn.counts), jackknife)
 
 
-JACKKNIFED = 1_500
-"""Up to so many tasks the interval is corrected for its skew, which takes tasks times tasks counts."""
-
-
 def _points(curve: Curve, order: list[float], low: list[float], high: list[float]) -> tuple[CurvePoint, ...]:
     """The curve at each percent of strong calls, with the interval of the mean of the answers that are taken there."""
-    import numpy as np
+    np = needed("numpy")
 
     points = [curve.at(i / (POINTS - 1)) for i in range(POINTS)]
     ranked = sorted(range(curve.n), key=lambda i: -order[i])

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, NoReturn
 
+from executor.experiments.types import Outcome
 from executor.reservations import AMPLE_OUTPUT_TOKENS, CALL_SHARE, UNKNOWN_OUTPUT_TOKENS, unpriced
 from registry.budget import NOTHING, Account, Amount, Budget, CallBound, Room, cost_of
 from registry.errors import UsageError
@@ -160,6 +162,11 @@ class CellBudget:
     def settle(self, record: CallRecord) -> Amount | None:
         """Takes note of what a call came to."""
         return self._run.settle(record)
+
+
+def spent_for(outcome: Outcome) -> Amount:
+    """What a cell that has ended counts against the budget."""
+    return Amount(outcome.spent_usd or Decimal(0), outcome.spent_tokens)
 
 
 async def _for_good() -> NoReturn:

@@ -29,7 +29,7 @@ from registry.reply_cache import ReplyCache
 from registry.tools import ToolRegistry
 
 from .arm_setup import ArmSetup
-from .budget import RunBudget
+from .budget import RunBudget, spent_for
 from .cell import CellError, Shop, run_cell
 from .stopping import Stop
 
@@ -157,7 +157,7 @@ class _Run:
         self.budget = RunBudget(experiment.budget)
         self.writer = GroupCommit()
         self.file: IO[bytes] | None = None
-        self.cells = len(experiment.tasks) * len(experiment.arms) * experiment.repeats
+        self.cells = experiment.size
         self.done: set[Cell] = set()
         self.failed: dict[Cell, str] = {}
         self.begun = self.running = 0
@@ -171,7 +171,7 @@ class _Run:
         """Takes up what stands in the folder."""
         for outcome in self.folder.outcomes():
             self._count(outcome)
-            self.budget.restore(Amount(outcome.spent_usd or Decimal(0), outcome.spent_tokens))
+            self.budget.restore(spent_for(outcome))
         for path in sorted(self.folder.jobs.glob("*.jsonl")):
             if path.stem not in self.ids:
                 with suppress(ConfigError, *UNREADABLE):  # its cell says so
