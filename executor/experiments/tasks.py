@@ -44,12 +44,13 @@ def _lines(path: Path) -> Iterator[tuple[str, Any]]:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     place = f"{path}:{number}"
-                    yield place, _json(line, place)
+                    yield place, json_of(line, place)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _json(line: str, place: str) -> Any:
+def json_of(line: str, place: str) -> Any:
+    """What a line of JSON holds. Raises ConfigError, which names the place."""
     try:
         return json.loads(line, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:

@@ -143,6 +143,7 @@ def test_two_answers_to_one_task_are_a_mistake_unless_they_are_the_same(tmp_path
         ({"file": "law.csv", "score": "model/a"}, "needs `id` or `input`"),
         ({"file": "law.csv", "input": "prompt"}, "needs `answer` or `score`"),
         ({"file": "law.csv", "input": "prompt", "score": "model/a", "cost": -1}, "must be a number of USD"),
+        ({"file": "law.csv", "input": "prompt", "score": "model/a", "cost": 1e300}, "must be a number of USD"),
         ({"file": "law.csv", "input": "prompt", "score": "model/a", "cost": 1, "cost_column": "x"}, "stands beside"),
         ({"file": "law.csv", "input": "prompt", "score": "model/a", "price": {"input": 1, "output": 1}}, "needs `ans"),
         ({"file": "law.csv", "input": "prompt", "score": "model/a", "cost_column": "a_response"}, "a cost is a number"),
@@ -197,6 +198,9 @@ def test_what_has_no_end_is_not_read_to_it(tmp_path, monkeypatch):
     (tmp_path / "x.jsonl").write_text("\n{]\n")
     with pytest.raises(ConfigError, match="row 1: not JSON"):
         tasks(tmp_path, file="x.jsonl")
+    (tmp_path / "x.jsonl").write_text('{"prompt": "Who?", "t": NaN}\n')
+    with pytest.raises(ConfigError, match="row 1: not JSON: NaN is no number"):
+        tasks(tmp_path, file="x.jsonl", target="t")
     (tmp_path / "open.csv").write_text('prompt\n"' + "x" * 200_000)
     with pytest.raises(ConfigError, match="row 1"):
         tasks(tmp_path, file="open.csv")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from executor.experiments.tasks import json_of
 from registry.errors import ConfigError
 from registry.toml_file import Table, nearest, shown
 
@@ -146,11 +147,7 @@ def _jsonl(path: Path) -> Iterator[Row]:
             place = f"{path}: row {number}"
             if len(line) > MAX_LINE:
                 raise ConfigError(f"{place}: longer than {MAX_LINE:,} characters")
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise ConfigError(f"{place}: not JSON: {error}") from None
-            yield _row(value, path.stem, number, place)
+            yield _row(json_of(line, place), path.stem, number, place)
 
 
 def _inline(table: Table) -> Iterator[Row]:
