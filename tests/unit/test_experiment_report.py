@@ -267,6 +267,15 @@ def test_a_cell_is_one_line_in_csv_whatever_its_names(made: Results) -> None:
     assert row["task"] == r"a\u000d=1\u001b[2J\u202e\ud800"
 
 
+def test_no_text_moves_the_terminal(jobs: Report) -> None:
+    evil = "a\x1b[2J\u202eb"
+    report = replace(jobs, arms=(replace(jobs.arms[0], name=evil),), notes=(evil,), conclusion=evil)
+    text = render_text(report)
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert text.count(r"\u001b[2J\u202eb") >= 2
+
+
 def test_arms_as_csv(jobs: Report) -> None:
     rows = list(csv.DictReader(StringIO(render_arms_csv(jobs))))
     assert [row["arm"] for row in rows] == [arm.name for arm in jobs.arms]

@@ -23,7 +23,8 @@ OF_RECORDED = (
 )  # fmt: skip
 STEM = "{file}"
 """What stands for the name of a row's file, without its ending, where a column is named."""
-INFINITY = float("inf")
+MOST = 1e12
+"""USD or seconds of an answer; more is a mistake, and sums of it are no numbers any more."""
 
 
 def read_tasks(table: Table, *, base: Path | None) -> tuple[Task, ...]:
@@ -166,7 +167,7 @@ class _Columns:
 
     @staticmethod
     def _at_least_0(row: Row, column: str | None, right: str) -> float | None:
-        return None if column is None else row.number_in(column, 0, 1e12, f"{right}, not negative")
+        return None if column is None else row.number_in(column, 0, MOST, f"{right}, not negative")
 
 
 def _share(row: Row, column: str | None, right: str) -> float | None:
@@ -177,7 +178,7 @@ def _cost(table: Table) -> Decimal | None:
     value = table.values.get("cost")
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not 0 <= value < INFINITY:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not 0 <= value <= MOST:
         table.wrong("cost", "must be a number of USD for each answer, such as 0.0004")
     return Decimal(str(value))
 

@@ -6,6 +6,7 @@ from io import StringIO
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from .figures import printable
 from .tables import GAP, Document, Table, document_of
 from .types import Report
 
@@ -58,7 +59,7 @@ def _print(console: Console, table: Table, line: int) -> None:
         rows.add_column(Text(column.name), justify="left" if column.left else "right", overflow="fold",
                         no_wrap=not column.left, min_width=table.width(place) if place else name)  # fmt: skip
     for row in table.rows:
-        rows.add_row(*map(Text, row))
+        rows.add_row(*(Text(printable(field)) for field in row))
     console.print(rows)
     if table.note:
         console.print(Text(_lines(table.note, line), style="dim"))
@@ -66,4 +67,4 @@ def _print(console: Console, table: Table, line: int) -> None:
 
 def _lines(text: str, width: int, **indents: str) -> str:
     """Lines of text; a number and its percent sign stay together."""
-    return "\n".join(wrap(text.replace(" %", "\u00a0%"), width, **indents)).replace("\u00a0", " ")  # type: ignore[arg-type]
+    return "\n".join(wrap(printable(text).replace(" %", "\u00a0%"), width, **indents)).replace("\u00a0", " ")  # type: ignore[arg-type]
