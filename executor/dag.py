@@ -54,6 +54,7 @@ from .step_runner import AgentRunner, Emit, StepRunner
 from .step_task import StepTask
 
 if TYPE_CHECKING:
+    from agent.react import ReActAgent
     from agent.services import Services
     from planner.plan import Plan, PlanStep
 
@@ -161,6 +162,10 @@ class DAGExecutor:
             raise UsageError(f"no step {step_id or caller().step_id!r} is running here")
         async with task.parked():
             yield
+
+    def _resolve_agent(self, step: PlanStep) -> ReActAgent:
+        # nothing here calls it: checks from outside rely on the name
+        return self._agents.resolve_agent(step)
 
 
 class _Execution:

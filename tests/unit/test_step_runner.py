@@ -42,9 +42,9 @@ async def test_each_step_has_a_fresh_agent_on_the_model_of_its_hint() -> None:
         ("big", "from general"),
     ]
     assert len(general.requests[1].messages) == len(general.requests[0].messages) == 2  # no memory of other steps
-    runner = AgentRunner(models)
-    assert runner.resolve_agent(steps[0]) is not runner.resolve_agent(steps[0])
-    assert runner.resolve_agent(steps[1]).llm.model_id == "f"
+    executor = DAGExecutor(models)
+    assert executor._resolve_agent(steps[0]) is not executor._resolve_agent(steps[0])
+    assert executor._resolve_agent(steps[1]).llm.model_id == "f"
 
 
 async def test_tools_events_and_counts() -> None:
