@@ -164,8 +164,7 @@ class DAGExecutor:
             yield
 
     def _resolve_agent(self, step: PlanStep) -> ReActAgent:
-        # nothing here calls it: checks from outside rely on the name
-        return self._agents.resolve_agent(step)
+        return self._agents.resolve_agent(step)  # called by nobody here: a name that others rely on
 
 
 class _Execution:

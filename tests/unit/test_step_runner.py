@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from executor import DAGExecutor, RunOptions
-from executor.step_runner import AgentRunner
 from planner.plan import Plan, PlanStep
 from registry.context import caller
 from registry.errors import AuthError, ContextLengthError, ProviderError, RefusalError
