@@ -224,7 +224,7 @@ def chosen(policy: RoutingPolicy, choice: Choice, models: ModelRegistry) -> Choi
 
     if not isinstance(choice, Choice):
         raise UsageError(f"the routing policy {policy.name!r} gave a {type(choice).__name__}, not a Choice")
-    if choice.model not in models:
+    if not isinstance(choice.model, str) or choice.model not in models:
         known = ", ".join(models.names())
         raise UsageError(
             f"the routing policy {policy.name!r} chose {choice.model!r}, which is no model: there are {known}"

@@ -105,10 +105,6 @@ class Folder:
     def experiment(self) -> Experiment:
         """What is run. Raises ConfigError where this version can't read it."""
         about = self._about
-        if about.get("format") != FORMAT:
-            raise ConfigError(
-                f"{self.path / EXPERIMENT}: its format is {about.get('format')}, this version knows {FORMAT}"
-            )
         tasks = list(self._lines(TASKS, task_from_json))
         return experiment_of(
             about["source"],
@@ -206,6 +202,9 @@ class Folder:
             about: Mapping[str, Any] = json.loads(path.read_bytes())
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path}: cannot be read: {error}") from None
+        if not isinstance(about, Mapping) or about.get("format") != FORMAT:
+            known = about.get("format") if isinstance(about, Mapping) else "none"
+            raise ConfigError(f"{path}: its format is {known}, this version knows {FORMAT}")
         return about
 
     def _put(self, experiment: Experiment, started_at: float, key: str) -> None:

@@ -288,3 +288,10 @@ def test_what_can_not_be_written_is_told_and_stays_as_it_was(tmp_path: Path, mon
             folder.write("report.md", "after")
     assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
     assert (tmp_path / "report.md").read_text(encoding="utf-8") == "before"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{}", '{"format": 99}'])
+def test_a_folder_of_another_format_is_told_as_such(text: str, tmp_path: Path) -> None:
+    (tmp_path / "experiment.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"experiment.json: (its format is|cannot be read)"):
+        _ = Folder.open(tmp_path).experiment

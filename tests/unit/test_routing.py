@@ -17,7 +17,7 @@ from registry.budget import Amount, Room
 from registry.budget_route import PRIOR, BudgetPolicy, expected
 from registry.cascade import THRESHOLD, Cascade
 from registry.errors import UsageError
-from registry.routing import ByKind, Fixed, Hint, Pinned, kinds_of
+from registry.routing import ByKind, Fixed, Hint, Pinned, chosen, kinds_of
 from registry.routing_config import anchored, foreign, policy_names, table_of
 from registry.testing import ScriptedLLM
 
@@ -382,3 +382,5 @@ def test_a_policy_is_tried_before_anything_runs() -> None:
     LongestFirst().check(THREE)
     with pytest.raises(UsageError, match="chose 'nobody', which is no model: there are small, medium, large"):
         Broken().check(THREE)
+    with pytest.raises(UsageError, match=r"chose \['small'\], which is no model"):
+        chosen(LongestFirst(), Choice(["small"], "a list"), THREE)  # type: ignore[arg-type]
