@@ -268,6 +268,19 @@ def unsure(task, outcome):
     return Grade(outcome.cell, None, "can't say")
 
 VALUE = 3
+
+
+def numbered(task, outcome):
+    return Grade(outcome.cell, 0.5, 7)
+
+
+class Nameless:
+    def __repr__(self):
+        raise OSError("no name")
+
+
+def nameless(task, outcome):
+    return Nameless()
 """
 
 
@@ -282,7 +295,9 @@ async def test_functions_of_ones_own(tmp_path):
     assert (await by("Scale.halves", factor=2)).score == 0.5
     assert await by("slow") == Grade(answer.cell, 0.25, "a quarter", {"by": "me"})
     assert await by("unsure") == Grade(answer.cell, None, "can't say")
-    for name, told in (("broken", "broken failed: LookupError: no such row"), ("high", "7"), ("word", "'good'")):
+    assert await by("numbered") == Grade(answer.cell, 0.5, "7")
+    for name, told in (("broken", "broken failed: LookupError: no such row"), ("high", "7"), ("word", "'good'"),
+                       ("nameless", "nameless failed: OSError: no name")):  # fmt: skip
         grade = await by(name)
         assert grade.score is None
         assert told in grade.reason

@@ -53,12 +53,14 @@ class Function(Grader):
             else:
                 value = await asyncio.to_thread(self.function, task, outcome, **self.keys)
                 value = await value if inspect.isawaitable(value) else value
+            return self._grade(value, outcome)
         except Exception as error:  # noqa: BLE001 - the user's own code: what goes wrong in it is told with the cell
             return Grade(outcome.cell, None, f"{self.name} failed: {type(error).__name__}: {error}")
-        return self._grade(value, outcome)
 
     def _grade(self, value: Any, outcome: Outcome) -> Grade:
-        grade = replace(value, cell=outcome.cell) if isinstance(value, Grade) else Grade(outcome.cell, value)
+        grade = Grade(outcome.cell, value)
+        if isinstance(value, Grade):
+            grade = replace(value, cell=outcome.cell, reason=str(value.reason))
         score: Any = grade.score
         if score is None and isinstance(value, Grade):
             return grade
