@@ -18,7 +18,7 @@ from executor.experiments.types import (
     RecordedModel,
     Task,
 )
-from registry.errors import BudgetExceededError, ConfigError, LLMConnectionError, OverloadedError
+from registry.errors import AuthError, BudgetExceededError, ConfigError, LLMConnectionError, OverloadedError
 from registry.models import ModelRegistry
 from registry.prices import Price
 from registry.testing import FakeClock, ScriptedLLM
@@ -328,6 +328,16 @@ async def test_only_what_has_changed_is_judged_again():
     tasks = [Task("t", "How many?", "19")]
     await grade_all(experiment(tasks), answers, models=models, known=grades)
     assert len(judge.requests) == 14
+
+
+async def test_a_judge_without_a_key_is_asked_once():
+    judge = ScriptedLLM(lambda request: AuthError("wrong key"), model_id="arbiter-1")
+    tasks = [Task(f"t{number}", "How many?", "18") for number in range(40)]
+    outcomes = [outcome("18", task=task.id) for task in tasks]
+    grades = await grade_all(experiment(tasks), outcomes, models=registry(judge))
+    assert [grade.score for grade in grades] == [None] * 40
+    assert all("wrong key" in grade.reason for grade in grades)
+    assert len(judge.requests) <= 8  # those that were under way
 
 
 async def test_what_failed_before_is_judged_again():

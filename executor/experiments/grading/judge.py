@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, ClassVar
 
+from agent.context import FATAL
 from agent.structured import StructuredOutputError, structured_llm_call
 from executor.experiments.types import Arm, Experiment, Grade, Outcome, Task
 from registry.context import calling
@@ -70,6 +71,7 @@ class Judge(Grader):
         self.llm = None if models is None else _judge(table, self.named, models)
         self.models, self.opponents = models, {}  # type: ignore[var-annotated]
         self.same_family: tuple[str, ...] = ()
+        self.refused = ""  # why nothing more is asked: a wrong key, say
 
     # Before it judges
 
@@ -124,6 +126,8 @@ class Judge(Grader):
         other, grade = self._other(task, outcome)
         if grade is not None:
             return grade
+        if self.refused:
+            return Grade(outcome.cell, None, self.refused)
         meter = Meter()
         llm = meter.metered(self._llm())
         asked = _Asked(self.mode, self.rubric, task, outcome.answer, other)
@@ -132,7 +136,10 @@ class Judge(Grader):
                 one = await asked.verdict(llm, turned=False)
                 two = await asked.verdict(llm, turned=True)
         except (LLMError, StructuredOutputError) as error:
-            return Grade(outcome.cell, None, f"the judge failed: {error}", cost=meter.usage.cost)
+            reason = f"the judge failed: {error}"
+            if error.code in FATAL:  # the next answer would be refused alike
+                self.refused = reason
+            return Grade(outcome.cell, None, reason, cost=meter.usage.cost)
         score, agreed = self._score(one[0], two[0])
         details = {
             "orders": [one[0], two[0]],
