@@ -17,7 +17,7 @@ from typing import Any
 from agent import builtin_hooks
 from agent.hooks import Hook, HookRegistry
 from registry.errors import ConfigError, UsageError
-from registry.own_code import own_module, told
+from registry.own_code import own_object, told
 from registry.toml_file import Table, nearest
 
 BUILT_IN: Mapping[str, type[Hook]] = {
@@ -67,17 +67,10 @@ class HookEntry:
             raise ConfigError(f"{self.table}: {self.use} can't be made: {told(error)}") from error
 
     def _own(self) -> type[Hook]:
-        name, _, attribute = self.use.partition(":")
         try:
-            module = own_module(name, self.folder or None)
-        except Exception as error:
-            raise ConfigError(f"{self.table} use = {self.use!r}: {name} can't be imported: {told(error)}") from error
-        found = getattr(module, attribute, None)
-        if found is None:
-            names = [known for known, value in vars(module).items() if _is_hook(value)] or ["no hooks in it"]
-            raise ConfigError(
-                f"{self.table} use = {self.use!r}: {name} has no {attribute}: {nearest(attribute, names)}"
-            )
+            found: Any = own_object(self.use, self.folder or None, kind="hooks", meant=_is_hook)
+        except UsageError as error:
+            raise ConfigError(f"{self.table} use = {self.use!r}: {error}") from error
         if not _is_hook(found):
             raise ConfigError(
                 f"{self.table} use = {self.use!r}: must be a subclass of PreToolUseHook, PostToolUseHook or "

@@ -18,7 +18,7 @@ from typing import Any
 from .budget_route import BudgetPolicy
 from .cascade import Cascade
 from .errors import UsageError
-from .own_code import own_module, told
+from .own_code import own_object, told
 from .routing import ByKind, Factory, Fixed, Hint, RoutingPolicy
 from .toml_file import nearest, shown
 
@@ -229,16 +229,10 @@ def _learned(keys: Mapping[str, Any], base: Path | None) -> RoutingPolicy:
 
 
 def _imported(use: str, folder: Path | None) -> Callable[..., Any]:
-    name, _, attribute = use.partition(":")
     try:
-        found: Any = own_module(name, folder)
-    except Exception as error:
-        raise UsageError(f"routing = {use!r}: {name} can't be imported: {told(error)}") from error
-    for part in attribute.split("."):
-        names = [known for known, value in vars(found).items() if _is_policy(value)] or ["no policies in it"]
-        if not hasattr(found, part):
-            raise UsageError(f"routing = {use!r}: {name} has no {attribute}: {nearest(attribute, names)}")
-        found = getattr(found, part)
+        found: Any = own_object(use, folder, kind="policies", meant=_is_policy)
+    except UsageError as error:
+        raise UsageError(f"routing = {use!r}: {error}") from error
     if not _is_policy(found):
         raise UsageError(f"routing = {use!r}: must be a subclass of registry.routing.RoutingPolicy")
     return found  # type: ignore[no-any-return]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from executor.experiments.types import Grade, Outcome, Task
-from registry.errors import ConfigError
-from registry.own_code import own_module, told
+from registry.errors import ConfigError, UsageError
+from registry.own_code import own_object
 from registry.toml_file import Table
 
 from .base import Grader
@@ -74,16 +74,11 @@ class Function(Grader):
 def imported(name: str, base: Path | None) -> Callable[..., Any]:
     """A function by its place, `package.module:function`. A module that is not installed is looked for in the
     experiment's folder. Raises ConfigError."""
-    module_name, _, attribute = name.partition(":")
     try:
-        found: Any = own_module(module_name, base)
-    except Exception as error:
-        raise ConfigError(f"grader {name!r}: {module_name} can't be imported: {told(error)}") from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise ConfigError(f"grader {name!r}: {module_name} has no {attribute}")
-        found = getattr(found, part)
+        found: Any = own_object(name, base)
+    except UsageError as error:
+        raise ConfigError(f"grader {name!r}: {error}") from error
     if not callable(found):
-        raise ConfigError(f"grader {name!r}: {attribute} is no function")
+        raise ConfigError(f"grader {name!r}: {name.partition(':')[2]} is no function")
     function: Callable[..., Any] = found
     return function
