@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -156,6 +156,18 @@ def scoped(budget: Budget, *models: ScriptedLLM, smart: int = 0) -> tuple[Watche
 # Calls side by side
 
 
+async def all_called(callers: Sequence[Coroutine[Any, Any, None]], rng: Random) -> None:
+    """All callers at once, some of them cancelled in the middle; none raises."""
+    async with asyncio.timeout(PATIENCE):
+        tasks = [asyncio.create_task(caller) for caller in callers]
+        for _ in range(rng.randint(0, len(tasks))):
+            for _ in range(rng.randrange(20)):
+                await asyncio.sleep(0)
+            rng.choice(tasks).cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(result is None or isinstance(result, asyncio.CancelledError) for result in results), results
+
+
 @settings(deadline=None, max_examples=80)
 @given(BUDGETS, st.lists(PRICES, min_size=1, max_size=3), st.integers(1, 12), st.integers(0, 2**32))
 @virtually
@@ -193,14 +205,7 @@ async def test_no_crowd_of_callers_passes_the_budget(
             ledger.check()
             assert bill.within(budget)
 
-    async with asyncio.timeout(PATIENCE):
-        tasks = [asyncio.create_task(caller_of(number)) for number in range(callers)]
-        for _ in range(rng.randint(0, callers)):
-            for _ in range(rng.randrange(20)):
-                await asyncio.sleep(0)
-            rng.choice(tasks).cancel()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert all(result is None or isinstance(result, asyncio.CancelledError) for result in results), results
+    await all_called([caller_of(number) for number in range(callers)], rng)
     for _ in range(20):  # streams that were left are closed by the loop
         await asyncio.sleep(0)
     reservations = ledger.reservations
@@ -277,14 +282,7 @@ async def test_whatever_is_stored_counts_at_least_what_was_charged(
                     if isinstance(error, BudgetExceededError):
                         return
 
-    async with asyncio.timeout(PATIENCE):
-        tasks = [asyncio.create_task(caller_of(number)) for number in range(callers)]
-        for _ in range(rng.randint(0, callers)):
-            for _ in range(rng.randrange(20)):
-                await asyncio.sleep(0)
-            rng.choice(tasks).cancel()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert all(result is None or isinstance(result, asyncio.CancelledError) for result in results), results
+    await all_called([caller_of(number) for number in range(callers)], rng)
     await log.barrier()
     check(log.events)
 
